@@ -1,0 +1,1 @@
+"""What is wrong with this script: a parser of batch scripts and one function per rule."""

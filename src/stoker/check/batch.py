@@ -1,0 +1,278 @@
+"""A batch script as values: its header, what it asks for, and what it runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from stoker.check.options import SHORT, canonical, takes_value
+from stoker.check.shell import Assignment, Command, split_commands
+from stoker.units import parse_slurm_mem, parse_slurm_time
+
+# sbatch refuses larger scripts unless the site raises max_script_size (slurm.conf.5).
+MAX_SCRIPT_BYTES = 4 * 2**20
+# Commands past this are not looked at: no person wrote them.
+MAX_BODY_CHARS = 500_000
+
+_NEARLY = re.compile(r"\s*#\s+SBATCH\s+-|\s+#SBATCH\s+-|#[Ss][Bb][Aa][Tt][Cc][Hh][:\s]", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Directive:
+    """One option of one #SBATCH line."""
+
+    line: int
+    spelled: str
+    name: str | None
+    value: str | None
+    is_late: bool = False
+
+
+@dataclass(frozen=True)
+class Gres:
+    """What was asked for in GPUs, per node or in all."""
+
+    line: int
+    count: int | None
+    type: str | None
+    option: str
+
+
+@dataclass(frozen=True)
+class BatchScript:
+    """A parsed batch script. Lines are counted from 1."""
+
+    text: str
+    lines: tuple[str, ...]
+    directives: tuple[Directive, ...]
+    late: tuple[Directive, ...]
+    nearly: tuple[int, ...]
+    body_line: int
+    is_het: bool = False
+
+    @cached_property
+    def commands(self) -> tuple[Command, ...]:
+        """The commands of the body."""
+        start = sum(len(line) + 1 for line in self.lines[: self.body_line - 1])
+        return tuple(split_commands(self.text[start : start + MAX_BODY_CHARS], self.body_line))
+
+    @cached_property
+    def assignments(self) -> tuple[Assignment, ...]:
+        """Every variable that the body sets."""
+        return tuple(each for command in self.commands for each in command.assignments)
+
+    @cached_property
+    def body(self) -> str:
+        """The text after the header, comments left out."""
+        return "\n".join(
+            "" if line.lstrip().startswith("#") else line
+            for line in self.lines[self.body_line - 1 :]
+        )[:MAX_BODY_CHARS]
+
+    def last(self, *names: str) -> Directive | None:
+        """The directive that counts: the last one with one of these names."""
+        found = [each for each in self.directives if each.name in names]
+        return found[-1] if found else None
+
+    def value(self, *names: str) -> str | None:
+        """The value of an option, unless it is missing or a variable."""
+        directive = self.last(*names)
+        if directive is None or directive.value is None or "$" in directive.value:
+            return None
+        return directive.value
+
+    def number(self, *names: str) -> int | None:
+        """The value of an option that is a plain number."""
+        text = self.value(*names)
+        return int(text) if text is not None and re.fullmatch(r"\d{1,9}", text) else None
+
+    def has(self, *names: str) -> bool:
+        """Whether one of these options is in the header."""
+        return self.last(*names) is not None
+
+    def line_of(self, *names: str) -> int:
+        """Where one of these options stands, else the first line."""
+        directive = self.last(*names)
+        return directive.line if directive else 1
+
+    @property
+    def nodes(self) -> int | None:
+        """The nodes asked for; of a range, the fewest."""
+        match = re.fullmatch(r"(\d{1,6})(?:-\d+)?", self.value("nodes") or "")
+        return int(match[1]) if match else None
+
+    @property
+    def tasks_per_node(self) -> int | None:
+        """Tasks on each node, if the header says so one way or another."""
+        direct = self.number("ntasks-per-node")
+        if direct is not None:
+            return direct
+        total, nodes = self.number("ntasks"), self.nodes or (1 if not self.has("nodes") else None)
+        if total is not None and nodes and total % nodes == 0 and (nodes > 1 or total == 1):
+            return total // nodes
+        if total is not None and self.nodes == 1:
+            return total
+        if not self.has("ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-socket",
+                        "gpus-per-task"):  # fmt: skip
+            return 1
+        return None
+
+    @property
+    def time_s(self) -> int | None:
+        """The time limit in seconds."""
+        text = self.value("time")
+        return parse_slurm_time(text) if text else None
+
+    @property
+    def mem_gib(self) -> float | None:
+        """Memory per node, where the header says it by --mem."""
+        text = self.value("mem")
+        return parse_slurm_mem(text) if text else None
+
+    @property
+    def gres(self) -> dict[str, str]:
+        """Every generic resource: `gpu:v100:4,nvme:100` → {"gpu": "v100:4", "nvme": "100"}."""
+        text = self.value("gres") or ""
+        pairs = (
+            part.removeprefix("gres/").replace("=", ":", 1).partition(":")
+            for part in text.split(",")
+        )
+        return {name: rest for name, _, rest in pairs if name}
+
+    @property
+    def gpu(self) -> Gres | None:
+        """The GPU request, from whichever option holds it."""
+        for option in ("gres", "gpus-per-node", "gpus", "gpus-per-task", "gpus-per-socket"):
+            directive = self.last(option)
+            if directive is None or directive.value is None:
+                continue
+            text = directive.value
+            if option == "gres":
+                if "gpu" not in self.gres:
+                    continue
+                text = self.gres["gpu"]
+            return _gres(directive.line, text.split(",")[0], option)
+        return None
+
+    @property
+    def gpus_per_node(self) -> int | None:
+        """GPUs on each node, where that can be told."""
+        gpu = self.gpu
+        if gpu is None or gpu.count is None:
+            return None
+        if gpu.option in ("gres", "gpus-per-node"):
+            return gpu.count
+        nodes = self.nodes
+        if gpu.option == "gpus":
+            return gpu.count // nodes if nodes and gpu.count % nodes == 0 else None
+        if gpu.option == "gpus-per-task":
+            tasks = self.tasks_per_node
+            return gpu.count * tasks if tasks else None
+        return None
+
+    @property
+    def cpus_per_node(self) -> int | None:
+        """CPUs on each node, where that can be told."""
+        if self.has("cpus-per-gpu"):
+            each, gpus = self.number("cpus-per-gpu"), self.gpus_per_node
+            return each * gpus if each is not None and gpus else None
+        tasks = self.tasks_per_node
+        cpus = self.number("cpus-per-task") if self.has("cpus-per-task") else 1
+        return tasks * cpus if tasks is not None and cpus is not None else None
+
+
+def _gres(line: int, text: str, option: str) -> Gres:
+    """Read `v100:4`, `4`, `v100`, `` (one) after the word gpu."""
+    text = re.sub(r"\(.*\)", "", text)
+    kind, colon, count = text.rpartition(":")
+    if not colon:
+        kind, count = ("", text) if text.isdigit() else (text, "1")
+    known = int(count) if re.fullmatch(r"\d{1,6}", count) else None
+    type_ = kind or None
+    return Gres(line, known, None if type_ and "$" in type_ else type_, option)
+
+
+def parse_batch(text: str) -> BatchScript:
+    """Read a batch script; whatever the text, something comes back."""
+    lines = tuple(text.split("\n"))
+    directives: list[Directive] = []
+    late: list[Directive] = []
+    nearly: list[int] = []
+    body_line = len(lines) + 1
+    is_het = False
+    for number, line in enumerate(lines, 1):
+        if line.startswith("#SBATCH"):
+            found = list(
+                parse_directive(line[len("#SBATCH") :], number, is_late=number > body_line)
+            )
+            is_het = is_het or "hetjob" in line or "packjob" in line
+            (late if number > body_line else directives).extend(found)
+        elif _NEARLY.match(line):
+            nearly.append(number)
+        elif body_line > len(lines) and line.strip() and not line.lstrip().startswith("#"):
+            body_line = number
+    return BatchScript(
+        text, lines, tuple(directives), tuple(late), tuple(nearly), body_line, is_het
+    )
+
+
+def parse_directive(text: str, line: int, *, is_late: bool = False) -> Iterable[Directive]:
+    """Yield the options of one #SBATCH line, split as sbatch itself splits it."""
+    words = split_directive(text)
+    index = 0
+    while index < len(words):
+        word = words[index]
+        index += 1
+        if word.startswith("--"):
+            spelled, equals, value = word.partition("=")
+            name = canonical(spelled[2:])
+            given: str | None = value if equals else None
+            if not equals and name is not None and takes_value(name) and index < len(words):
+                given = words[index]
+                index += 1
+            yield Directive(line, spelled, name, given, is_late)
+        elif re.match(r"-[A-Za-z]", word):
+            name = SHORT.get(word[1])
+            given = word[2:].removeprefix("=") or None
+            if given is None and name is not None and takes_value(name) and index < len(words):
+                given = words[index]
+                index += 1
+            yield Directive(line, word[:2], name, given, is_late)
+        else:
+            yield Directive(line, word, None, None, is_late)
+
+
+def split_directive(text: str) -> list[str]:
+    r"""Split a directive as sbatch does: quotes group, backslash escapes, `#` ends the line.
+
+    >>> split_directive(' --job-name="my job" --time=1:00 # one minute')
+    ['--job-name=my job', '--time=1:00']
+    """
+    words: list[str] = []
+    word: list[str] = []
+    started = escaped = False
+    quote = ""
+    for character in text:
+        if escaped or (quote and character not in (quote, "\\")):
+            word.append(character)
+            escaped = False
+        elif character == "\\":
+            escaped = started = True
+        elif character == quote:
+            quote = ""
+        elif character in "\"'":
+            quote, started = character, True
+        elif character == "#":
+            break
+        elif character.isspace():
+            if started:
+                words.append("".join(word))
+            word, started = [], False
+        else:
+            word.append(character)
+            started = True
+    if started:
+        words.append("".join(word))
+    return words

@@ -1,0 +1,169 @@
+"""Rules about where the processes meet: address, port, interface."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from stoker.check.findings import Edit, Hit, Subject, rule
+from stoker.check.shell import Assignment
+
+_ADDRESS = ("MASTER_ADDR", "MASTER_IP", "HEAD_NODE_IP", "RDZV_HOST", "head_node_ip", "master_addr")
+_PORT = ("MASTER_PORT", "RDZV_PORT", "master_port")
+FIRST_NODE = 'scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1'
+
+
+def _shares_nodes(subject: Subject) -> bool:
+    """Whether another job can run on the same node: only then can a port be taken."""
+    script = subject.script
+    if script.has("exclusive") or script.gpus_per_node is None:
+        return False
+    if subject.cluster is not None:
+        queue = subject.cluster.partition.get(script.value("partition") or "")
+        if queue is not None and queue.exclusive:
+            return False
+        kinds = [gpu.per_node for gpu in subject.cluster.gpu.values() if gpu.per_node]
+        return bool(kinds) and script.gpus_per_node < min(kinds)
+    # Nodes have 4 or 8 GPUs nearly everywhere: with fewer, the node is shared.
+    return (script.gpus_per_node < 4 and not script.has("mem")) or script.gpus_per_node < 2
+
+
+@rule("ST501", "warning")
+def fixed_port(subject: Subject) -> Iterator[Hit]:
+    """A fixed rendezvous port on a node that other jobs share."""
+    if not _shares_nodes(subject):
+        return
+    for each in subject.script.assignments:
+        if each.name in _PORT and re.fullmatch(r"\d{4,5}", each.value):
+            yield _fixed(each.line, each.value)
+            return
+    for launch in subject.launches:
+        endpoint = launch.options.get("rdzv_endpoint") or ""
+        port = launch.options.get("master_port") or launch.options.get("main_process_port") or ""
+        match = re.search(r":(\d{4,5})$", endpoint) or re.fullmatch(r"(\d{4,5})", port)
+        if match and "standalone" not in launch.options:
+            yield _fixed(launch.line, match[1])
+            return
+
+
+def _fixed(line: int, port: str) -> Hit:
+    return Hit(
+        line,
+        f"port {port} is the same for every job",
+        "two jobs on one node then meet each other, or one dies with `Address already in use`",
+        "torchrun --standalone on one node; else MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))",
+    )
+
+
+@rule("ST502", "warning")
+def address_of_host(subject: Subject) -> Iterator[Hit]:
+    """The address comes from `hostname -i` or `-I`, which may be the loopback or the wrong one."""
+    for each in subject.script.assignments:
+        match = re.search(r"hostname\s+(-i|-I|--ip-address|--all-ip-addresses)\b", each.value)
+        if match and (
+            each.name in _ADDRESS or "ADDR" in each.name.upper() or "IP" in each.name.upper()
+        ):
+            if not subject.is_multi_node:
+                continue
+            yield Hit(
+                each.line,
+                f"`hostname {match[1]}` may give 127.0.0.1 or several addresses",
+                "it prints what /etc/hosts or every interface says, not what other nodes can reach",
+                f"{each.name}=$({FIRST_NODE})",
+                tuple(_replaced(subject, each)),
+            )
+
+
+def _replaced(subject: Subject, each: Assignment) -> Iterator[Edit]:
+    text = subject.script.lines[each.line - 1]
+    new = re.sub(rf"({each.name}=).*", lambda match: f"{match[1]}$({FIRST_NODE})", text, count=1)
+    if "\\" not in text and ";" not in text and "srun" not in text:
+        yield Edit(each.line, (new,))
+
+
+@rule("ST503", "warning")
+def launch_address(subject: Subject) -> Iterator[Hit]:
+    """SLURM_LAUNCH_NODE_IPADDR is where srun ran, not where rank 0 is."""
+    for each in subject.script.assignments:
+        if (
+            each.name in _ADDRESS
+            and "SLURM_LAUNCH_NODE_IPADDR" in each.value
+            and subject.is_multi_node
+        ):
+            yield Hit(
+                each.line,
+                "$SLURM_LAUNCH_NODE_IPADDR is where srun was started",
+                "in a batch script that is the first node by luck; from salloc it is the login node",
+                f"{each.name}=$({FIRST_NODE})",
+            )
+
+
+@rule("ST504", "error")
+def loopback(subject: Subject) -> Iterator[Hit]:
+    """Several nodes are told to meet at localhost."""
+    if not subject.is_multi_node:
+        return
+    reaches = any(launch.starter for launch in subject.launches)
+    local = re.compile(r"[\"']?(localhost|127\.\d+\.\d+\.\d+)[\"']?(:\d+)?$")
+    for each in subject.script.assignments:
+        if each.name in _ADDRESS and local.match(each.value) and reaches:
+            yield _local(each.line, each.value)
+            return
+    for launch in subject.launches:
+        for name in ("rdzv_endpoint", "master_addr", "main_process_ip"):
+            value = launch.options.get(name) or ""
+            if local.match(value) and launch.starter and "standalone" not in launch.options:
+                yield _local(launch.line, value)
+                return
+
+
+def _local(line: int, value: str) -> Hit:
+    return Hit(
+        line,
+        f"every node looks for the others at `{value}`",
+        "that is each node itself: they never meet, and the job waits until a time-out",
+        f"MASTER_ADDR=$({FIRST_NODE})",
+    )
+
+
+@rule("ST505", "error")
+def gloo_interface(subject: Subject) -> Iterator[Hit]:
+    """GLOO_SOCKET_IFNAME holds a list, a prefix or an address."""
+    for each in subject.script.assignments:
+        if each.name != "GLOO_SOCKET_IFNAME":
+            continue
+        if re.search(r"[\^=,]|^\"?\d+\.\d+\.\d+\.\d+", each.value) and "$" not in each.value:
+            yield Hit(
+                each.line,
+                f"GLOO_SOCKET_IFNAME={each.value} is not one interface",
+                "Gloo takes exactly one name; lists, `^` and prefixes are NCCL's",
+                "GLOO_SOCKET_IFNAME=hsn0 (one name), NCCL_SOCKET_IFNAME may stay a list",
+            )
+
+
+@rule("ST506", "warning")
+def disabled_transport(subject: Subject) -> Iterator[Hit]:
+    """NCCL is told not to use the fast network or NVLink."""
+    for each in subject.script.assignments:
+        if (
+            each.name in ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE")
+            and each.value == "1"
+        ):
+            path = {"NCCL_P2P_DISABLE": "NVLink and PCIe peer access", "NCCL_IB_DISABLE": "InfiniBand",
+                    "NCCL_SHM_DISABLE": "shared memory"}[each.name]  # fmt: skip
+            yield Hit(
+                each.line,
+                f"{each.name}=1 switches {path} off",
+                "it is a switch for finding faults; left in, communication is many times slower",
+                "remove it, or say in a comment why this machine needs it",
+            )
+
+
+RULES = (
+    fixed_port,
+    address_of_host,
+    launch_address,
+    loopback,
+    gloo_interface,
+    disabled_transport,
+)

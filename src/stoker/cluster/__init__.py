@@ -1,0 +1,1 @@
+"""What is there: cluster profiles, shipped and the user's own."""

@@ -1,0 +1,140 @@
+"""Where facts and defaults come from: shipped < user < project < command line.
+
+A user or project file may override one fact of a shipped cluster, add a cluster, or
+set defaults for the command line:
+
+    [defaults]
+    cluster = "mahti"
+    account = "project_2001234"
+
+    [cluster.mahti.partition.gpumedium]
+    time = "2-00:00:00"
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stoker.errors import ClusterError, UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Table = dict[str, Any]
+
+PROFILES = Path(__file__).parent / "profiles"
+PROJECT_FILE = "stoker.toml"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One file (or the command line) that says something about clusters."""
+
+    origin: str
+    clusters: Mapping[str, Table]
+    defaults: Mapping[str, Any]
+
+
+def user_file(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return where a person keeps their own facts."""
+    home = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "~")).expanduser() / ".config"
+    return Path(home) / "stoker" / "config.toml"
+
+
+def project_file(start: Path) -> Path | None:
+    """Return the nearest `stoker.toml` at or above `start`."""
+    for folder in (start, *start.parents):
+        if (folder / PROJECT_FILE).is_file():
+            return folder / PROJECT_FILE
+    return None
+
+
+def read_toml(path: Path) -> Table:
+    """Read one TOML file."""
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ClusterError(
+            f"cannot read `{path}`",
+            why=error.strerror or str(error),
+            fix="check its permissions, or remove it",
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ClusterError(
+            f"`{path}` is not TOML", why=str(error), fix="mend the line that it names"
+        ) from None
+
+
+def read_layer(path: Path) -> Layer:
+    """Read a user or project file."""
+    table = read_toml(path)
+    unknown = sorted(set(table) - {"defaults", "cluster"})
+    clusters, defaults = table.get("cluster", {}), table.get("defaults", {})
+    tables = isinstance(clusters, dict) and isinstance(defaults, dict)
+    if unknown or not tables or not all(isinstance(each, dict) for each in clusters.values()):
+        raise ClusterError(
+            f"`{path}` holds " + (f"`{unknown[0]}`" if unknown else "a value") + " we cannot use",
+            why="a Stoker file has two kinds of tables: [defaults] and [cluster.NAME]",
+            fix="put facts about a cluster under [cluster.NAME]; see docs/cluster.md",
+        )
+    return Layer(str(path), clusters, defaults)
+
+
+def parse_overrides(texts: Iterable[str], cluster: str) -> Layer:
+    """Read `partition.gpu.time="5-00:00:00"` from the command line as the last layer."""
+    table: Table = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        try:
+            if not equals:
+                raise ValueError("there is no `=`")
+            one = tomllib.loads(f"{key} = {value}")
+        except ValueError:
+            try:
+                one = tomllib.loads(f"{key} = {_toml_string(value)}")
+            except ValueError as error:
+                raise UsageError(
+                    f"`--set {text}` is not a fact",
+                    why=str(error),
+                    fix="write TABLE.KEY=VALUE, for example --set partition.gpu.time=5-00:00:00",
+                ) from None
+        table = merge(table, one)
+    return Layer("--set", {cluster: table}, {})
+
+
+def _toml_string(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def merge(low: Table, high: Mapping[str, Any]) -> Table:
+    """Lay `high` over `low`; tables are merged, everything else is replaced."""
+    merged = dict(low)
+    for key, value in high.items():
+        old = merged.get(key)
+        merged[key] = (
+            merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        )
+    return merged
+
+
+def file_layers(start: Path, environ: Mapping[str, str] = os.environ) -> tuple[Layer, ...]:
+    """Return the layers that lie on disk, the user's before the project's."""
+    project = project_file(start)
+    paths = [path for path in (user_file(environ), project) if path is not None and path.is_file()]
+    return tuple(read_layer(path) for path in paths)
+
+
+def defaults(layers: Iterable[Layer]) -> Table:
+    """Return the command line's defaults, later layers winning."""
+    merged: Table = {}
+    for layer in layers:
+        merged = merge(merged, layer.defaults)
+    return merged

@@ -1,0 +1,315 @@
+"""Arguments that several verbs share, and how they become a spec."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from stoker.cluster.layers import Layer, defaults, file_layers, parse_overrides
+from stoker.cluster.load import load_cluster
+from stoker.cluster.profile import Cluster
+from stoker.errors import UsageError, nearest
+from stoker.plan.spec import FRAMEWORKS, Setup, Spec, Staging, Survival
+from stoker.units import parse_gib, parse_time
+
+T = TypeVar("T")
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose mistakes are reported as what / why / fix."""
+
+    def __init__(self, verb: str, description: str) -> None:
+        super().__init__(
+            prog=f"stoker {verb}",
+            description=description,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of exiting, so that every error has one form."""
+        raise UsageError(
+            message.replace("the following arguments are required:", "missing:"),
+            why="the command line could not be understood",
+            fix=f"{self.prog} --help",
+        )
+
+
+def count(text: str) -> int:
+    """Read a whole number that is not negative."""
+    if not re.fullmatch(r"\d{1,9}", text):
+        raise argparse.ArgumentTypeError(f"`{text}` is not a whole number")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """Read a whole number above zero."""
+    if count(text) == 0:
+        raise argparse.ArgumentTypeError("it must be at least 1")
+    return int(text)
+
+
+def variable(text: str) -> tuple[str, str]:
+    """Read `NAME=VALUE`."""
+    name, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
+        raise argparse.ArgumentTypeError(f"`{text}` is not NAME=VALUE")
+    return name, value
+
+
+def signal_name(text: str) -> str:
+    """Read a signal's name, with or without SIG."""
+    name = text.upper().removeprefix("SIG")
+    if not re.fullmatch(r"(USR1|USR2|HUP|INT|TERM|CONT|URG|WINCH)", name):
+        raise argparse.ArgumentTypeError(f"`{text}` is not a signal that a script can wait for")
+    return name
+
+
+def _typed(read: Callable[[str], T]) -> Callable[[str], T]:
+    # argparse would hide our what / why / fix behind its own sentence.
+    def typed(text: str) -> T:
+        try:
+            return read(text)
+        except UsageError as error:
+            raise argparse.ArgumentTypeError(f"{error.what}; {error.fix}") from None
+
+    return typed
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add --json, as every verb that prints facts has it."""
+    parser.add_argument("--json", action="store_true", help="print facts as JSON")
+
+
+def add_set(parser: argparse.ArgumentParser) -> None:
+    """Add --set, which overrides one fact of a cluster profile."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FACT=VALUE",
+        help="override one fact of the cluster, e.g. partition.gpu.time=5-00:00:00",
+    )
+
+
+def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add everything that says what a job should be."""
+    where = parser.add_argument_group("where and how much")
+    where.add_argument("--cluster", metavar="NAME", help="the cluster (stoker cluster list)")
+    where.add_argument(
+        "--gpus", type=count, metavar="N", help="GPUs in all (default 1; 0: a CPU job)"
+    )
+    where.add_argument("--nodes", type=positive, metavar="N", help="nodes")
+    where.add_argument("--gpus-per-node", type=positive, metavar="N", help="GPUs on each node")
+    where.add_argument("--gpu", metavar="KIND", help="which GPU, or which slice of one")
+    where.add_argument(
+        "--time", type=_typed(parse_time), metavar="T", help="time limit: 90m, 36h, 2-00:00:00"
+    )
+    where.add_argument("--test", action="store_true", help="use the site's short test partition")
+    where.add_argument("--cpus-per-task", type=positive, metavar="N", help="CPUs of each task")
+    where.add_argument("--mem", type=_typed(parse_gib), metavar="SIZE", help="memory of each node")
+    where.add_argument("--partition", metavar="NAME", help="partition")
+    where.add_argument("--qos", metavar="NAME", help="quality of service")
+    where.add_argument("--account", metavar="NAME", help="whom to bill")
+    where.add_argument("--job-name", metavar="NAME", help="name of the job (default: the script's)")
+    add_set(parser)
+
+    how = parser.add_argument_group("framework and environment")
+    how.add_argument(
+        "--framework",
+        default="auto",
+        metavar="F",
+        help="auto (default: read from the script) or " + ", ".join(FRAMEWORKS),
+    )
+    how.add_argument("--module", action="append", default=[], metavar="NAME", help="module to load")
+    how.add_argument("--venv", metavar="DIR", help="virtual environment to activate")
+    how.add_argument("--conda", metavar="NAME", help="conda environment to activate")
+    how.add_argument("--container", metavar="FILE", help="container image to run in")
+    how.add_argument(
+        "--setup", action="append", default=[], metavar="LINE", help="a shell line to run first"
+    )
+    how.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        type=variable,
+        metavar="NAME=VALUE",
+        help="a variable to set",
+    )
+
+    data = parser.add_argument_group("data and results")
+    data.add_argument(
+        "--data",
+        metavar="PATH",
+        help="copy this to the local disk of every node; the job finds it in $STOKER_DATA",
+    )
+    data.add_argument(
+        "--data-size",
+        type=_typed(parse_gib),
+        metavar="SIZE",
+        help="its size, if it cannot be seen from here",
+    )
+    data.add_argument(
+        "--unpack", action="store_true", help="unpack the data, a tar file, on the node"
+    )
+    data.add_argument(
+        "--data-option", metavar="NAME", help="pass its place to the script as NAME PATH"
+    )
+    data.add_argument(
+        "--nvme", type=positive, metavar="GB", help="local disk to reserve on each node"
+    )
+    data.add_argument(
+        "--results",
+        metavar="DIR",
+        help="copy what the job writes to $STOKER_RESULTS to DIR, at the end, on failure and before the time limit",
+    )
+    data.add_argument(
+        "--results-option", metavar="NAME", help="pass $STOKER_RESULTS to the script as NAME PATH"
+    )
+
+    end = parser.add_argument_group("time limit and pass-through")
+    end.add_argument(
+        "--requeue",
+        action="store_true",
+        help="signal the training before the time limit, then queue the job again",
+    )
+    end.add_argument(
+        "--signal",
+        type=signal_name,
+        default="USR1",
+        metavar="SIG",
+        help="that signal (default USR1)",
+    )
+    end.add_argument(
+        "--grace",
+        type=positive,
+        default=120,
+        metavar="S",
+        help="how long before the limit (default 120 s)",
+    )
+    end.add_argument(
+        "--max-restarts", type=count, default=10, metavar="N", help="how often at most (default 10)"
+    )
+    end.add_argument(
+        "--sbatch",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="add any sbatch option: --sbatch=--mail-type=END",
+    )
+    end.add_argument(
+        "--no-sbatch",
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="leave one out: --no-sbatch=mem",
+    )
+
+    parser.add_argument(
+        "-m", dest="is_module", action="store_true", help="the script is a module, as in python -m"
+    )
+    parser.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="script …",
+        help="the training script and its own arguments",
+    )
+
+
+def read_arguments(
+    parser: argparse.ArgumentParser, words: Sequence[str], layers: Sequence[Layer]
+) -> argparse.Namespace:
+    """Parse a command line over the defaults of the user's and the project's files."""
+    given = defaults(layers)
+    legal = {
+        action.dest: action
+        for action in parser._actions
+        if action.option_strings and action.dest != "help"
+    }
+    for name, value in given.items():
+        key = name.replace("-", "_")
+        if key not in legal:
+            match = nearest(name, legal)
+            raise UsageError(
+                f"unknown default `{name}`",
+                why="[defaults] holds options of the command line",
+                fix=f"did you mean `{match}`?" if match else "see stoker plan --help",
+            )
+        read = legal[key].type
+        text = isinstance(value, str) and callable(read)
+        parser.set_defaults(**{key: read(value) if text and callable(read) else value})
+    return parser.parse_args(list(words))
+
+
+def read_spec(args: argparse.Namespace) -> Spec:
+    """Turn parsed arguments into a spec."""
+    command = list(args.command)
+    if command[:1] == ["--"]:
+        command = command[1:]
+    if not command:
+        raise UsageError(
+            "no training script was given",
+            why="the script and its arguments come last",
+            fix="stoker plan --cluster puhti --gpus 2 train.py --epochs 3",
+        )
+    return Spec(
+        command=tuple(command),
+        is_module=args.is_module,
+        gpus=args.gpus,
+        nodes=args.nodes,
+        gpus_per_node=args.gpus_per_node,
+        gpu=args.gpu,
+        cpus_per_task=args.cpus_per_task,
+        mem_gib=args.mem,
+        time_s=args.time,
+        framework=args.framework,
+        partition=args.partition,
+        qos=args.qos,
+        account=args.account,
+        job_name=args.job_name,
+        test=args.test,
+        staging=Staging(
+            data=args.data,
+            data_gib=args.data_size,
+            unpack=args.unpack,
+            data_option=args.data_option,
+            results=args.results,
+            results_option=args.results_option,
+            disk_gb=args.nvme,
+        ),
+        survival=Survival(args.requeue, args.signal, args.grace, args.max_restarts),
+        setup=Setup(
+            modules=tuple(args.module),
+            container=args.container,
+            venv=args.venv,
+            conda=args.conda,
+            lines=tuple(args.setup),
+            env=tuple(args.env),
+        ),
+        add=tuple(args.sbatch),
+        drop=tuple(args.no_sbatch),
+    )
+
+
+def read_layers() -> tuple[Layer, ...]:
+    """Return the user's and the project's files."""
+    return file_layers(Path.cwd())
+
+
+def read_cluster(args: argparse.Namespace, layers: Sequence[Layer]) -> Cluster:
+    """Return the cluster that was asked for, facts from the command line laid on top."""
+    name: Any = args.cluster
+    if name is None:
+        if shutil.which("sbatch"):
+            raise UsageError(
+                "no cluster was named",
+                why="this machine has Slurm, but which cluster it is cannot be told",
+                fix='--cluster NAME (stoker cluster list), or cluster = "NAME" under [defaults] in stoker.toml',
+            )
+        name = "local"
+    key = load_cluster(name, layers).name
+    return load_cluster(key, [*layers, parse_overrides(args.set, key)])

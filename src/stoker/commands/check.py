@@ -1,0 +1,93 @@
+"""`stoker check`: find what is wrong with a batch script."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from stoker.check.lint import Settings, check_script, fix_script, parse_version, render_diff
+from stoker.cluster.layers import parse_overrides
+from stoker.cluster.load import load_cluster, names
+from stoker.cluster.profile import Cluster
+from stoker.commands.arguments import Parser, add_json, add_set, read_layers
+from stoker.errors import ScriptError, UsageError
+from stoker.report.check import checked_json, render_checked, render_summary
+
+DESCRIPTION = """\
+Check a batch script: directives, launchers, rendezvous, signals, environment, and, if the
+cluster is known, its limits. Exit code 1 if an error is found; warnings and advice give 0.
+
+  stoker check job.sh
+  stoker check job.sh --cluster lumi
+  stoker check job.sh --fix | patch job.sh
+"""
+
+
+def run(words: list[str]) -> int:
+    """Check one script."""
+    parser = Parser("check", DESCRIPTION)
+    parser.add_argument("file", help="the batch script; - for standard input")
+    parser.add_argument("--cluster", metavar="NAME", help="the cluster; `none` for no guess")
+    parser.add_argument("--slurm-version", metavar="V", help="the site's Slurm, e.g. 23.02")
+    parser.add_argument("--fix", action="store_true", help="print the mechanical fixes as a diff")
+    add_json(parser)
+    add_set(parser)
+    args = parser.parse_args(words)
+    version = parse_version(args.slurm_version)
+    if args.slurm_version and version is None:
+        raise UsageError(
+            f"`{args.slurm_version}` is not a Slurm version",
+            why="a version is two or three numbers",
+            fix="--slurm-version 23.02 (see `sbatch --version`)",
+        )
+    text, folder = _read(args.file)
+    cluster, others = _clusters(args.cluster, args.set)
+    settings = Settings(cluster, others, version, folder, frozenset(os.environ))
+    checked = check_script(text, settings)
+    name = Path(args.file).name if args.fix else args.file
+    if args.fix:
+        sys.stdout.buffer.write(
+            render_diff(text, fix_script(text, settings), name).encode("utf-8", "surrogateescape")
+        )
+    elif args.json:
+        print(json.dumps(checked_json(checked, args.file), indent=2))
+    elif checked.findings:
+        sys.stdout.buffer.write(
+            (render_checked(checked, args.file) + "\n").encode("utf-8", "backslashreplace")
+        )
+    sys.stdout.flush()
+    print(render_summary(checked, args.file), file=sys.stderr)
+    if any(each.edits for each in checked.findings) and not args.fix and args.file != "-":
+        quoted = shlex.quote(args.file)
+        print(f"next: stoker check {quoted} --fix | patch {quoted}", file=sys.stderr)
+    elif not checked.has_errors and args.file != "-":
+        print(f"next: sbatch {shlex.quote(args.file)}", file=sys.stderr)
+    return 1 if checked.has_errors else 0
+
+
+def _read(file: str) -> tuple[str, Path | None]:
+    """Return the script's text, bytes that are not UTF-8 kept, and the folder it is seen from."""
+    if file == "-":
+        return sys.stdin.buffer.read().decode("utf-8", "surrogateescape"), None
+    path = Path(file)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ScriptError(
+            f"cannot read `{file}`", why=error.strerror or str(error), fix="check the path"
+        ) from None
+    return data.decode("utf-8", "surrogateescape"), path.resolve().parent
+
+
+def _clusters(name: str | None, overrides: list[str]) -> tuple[Cluster | None, tuple[Cluster, ...]]:
+    """Return the named cluster, or all that one may be guessed from."""
+    layers = read_layers()
+    if name == "none":
+        return None, ()
+    if name is not None:
+        key = load_cluster(name, layers).name
+        return load_cluster(key, [*layers, parse_overrides(overrides, key)]), ()
+    return None, tuple(load_cluster(each, layers) for each in names(layers))

@@ -1,0 +1,45 @@
+"""`stoker cluster`: which clusters are known, and what is known about one."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from stoker.cluster.layers import parse_overrides
+from stoker.cluster.load import load_cluster, names
+from stoker.commands.arguments import Parser, add_json, add_set, read_layers
+from stoker.report.cluster import cluster_json, render_cluster, render_clusters
+
+DESCRIPTION = """\
+List the clusters that Stoker knows, or show one with every fact and its source.
+
+  stoker cluster list
+  stoker cluster show puhti
+"""
+
+
+def run(words: list[str]) -> int:
+    """List or show clusters."""
+    parser = Parser("cluster", DESCRIPTION)
+    parser.add_argument("action", choices=["list", "show"], help="what to do")
+    parser.add_argument("name", nargs="?", help="the cluster to show")
+    add_json(parser)
+    add_set(parser)
+    args = parser.parse_args(words)
+    layers = read_layers()
+    if args.action == "list":
+        clusters = [load_cluster(name, layers) for name in names(layers)]
+        print(
+            json.dumps([cluster_json(each) for each in clusters], indent=2)
+            if args.json
+            else render_clusters(clusters)
+        )
+        print("next: stoker cluster show NAME", file=sys.stderr)
+        return 0
+    if args.name is None:
+        parser.error("missing: the name of a cluster")
+    cluster = load_cluster(args.name, layers)
+    cluster = load_cluster(cluster.name, [*layers, parse_overrides(args.set, cluster.name)])
+    print(json.dumps(cluster_json(cluster), indent=2) if args.json else render_cluster(cluster))
+    print(f"next: stoker plan --cluster {cluster.name} --gpus 1 train.py", file=sys.stderr)
+    return 0

@@ -1,0 +1,61 @@
+"""Every error a user can meet.
+
+StokerError
+  UsageError     the command line cannot be understood (exit code 2)
+  SpecError      the request asks for something that no cluster can give
+  ClusterError   unknown cluster, partition or GPU, or a damaged profile
+  ScriptError    a training or batch script cannot be read
+  FileError      a file cannot be written, or would be overwritten
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class StokerError(Exception):
+    """What happened, why, and what to do about it; `str()` is ready for stderr."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, why: str, fix: str) -> None:
+        super().__init__(what)
+        self.what, self.why, self.fix = what, why, fix
+
+    def __str__(self) -> str:
+        return f"error: {self.what}\n  why: {self.why}\n  fix: {self.fix}"
+
+
+class UsageError(StokerError):
+    """The command line cannot be understood."""
+
+    exit_code = 2
+
+
+class SpecError(StokerError):
+    """The request asks for something that no cluster can give."""
+
+
+class ClusterError(StokerError):
+    """A cluster, partition or GPU is unknown, or a cluster profile is damaged."""
+
+
+class ScriptError(StokerError):
+    """A training or batch script cannot be read."""
+
+
+class FileError(StokerError):
+    """A file cannot be written, or would be overwritten."""
+
+
+def nearest(name: str, legal: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the legal name that `name` was probably meant to be.
+
+    >>> nearest("pputhi", ["mahti", "puhti"])
+    'puhti'
+    """
+    from difflib import get_close_matches
+
+    folded = {each.casefold(): each for each in legal}
+    match = get_close_matches(name.casefold(), folded, n=1, cutoff=cutoff)
+    return folded[match[0]] if match else None

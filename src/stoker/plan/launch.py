@@ -1,0 +1,102 @@
+"""Choose how the processes start: who starts them, and how many tasks Slurm sees.
+
+Forms:
+
+    python        one process a node
+    task-per-gpu  srun starts one task for every GPU
+    standalone    torchrun on one node
+    c10d          one torchrun a node, which meet at the first node
+    deepspeed     the deepspeed launcher on one node
+    accelerate    one `accelerate launch` a node
+    tf-workers    one TensorFlow worker a node
+    tf-servers    TensorFlow chief, workers and parameter servers
+"""
+
+from __future__ import annotations
+
+from stoker.errors import SpecError
+from stoker.plan.plan import Launch, Notice, Shape
+from stoker.plan.source import Source
+from stoker.units import plural
+
+_RANKS_FROM_SLURM = ("horovod", "jax")
+
+
+def choose_launch(framework: str, shape: Shape) -> Launch:
+    """Return how a framework is started on this shape."""
+    each = max(1, shape.gpus_per_node)
+    single = shape.nodes == 1
+    if framework in ("ddp", "fsdp"):
+        if single:
+            return Launch(
+                "standalone", 1, each, "torchrun starts a process for each GPU of the node"
+            )
+        return Launch(
+            "c10d",
+            1,
+            each,
+            "one torchrun a node, which meet at the first node",
+            has_rendezvous=True,
+        )
+    if framework == "accelerate":
+        return Launch("accelerate", 1, each, "one `accelerate launch` a node", has_rendezvous=True)
+    if framework == "deepspeed" and single:
+        return Launch(
+            "deepspeed",
+            1,
+            each,
+            "on one node DeepSpeed's own launcher starts a process for each GPU",
+            has_rendezvous=True,
+        )
+    if framework == "multiworker" and shape.nodes > 1:
+        return Launch("tf-workers", 1, 1, "one worker a node, each with all GPUs of its node")
+    if framework == "parameter-server":
+        return Launch("tf-servers", 1, 1, "a chief, a server and one worker a node")
+    if framework in ("mirrored", "multiworker"):
+        if not single:
+            raise SpecError(
+                f"MirroredStrategy on {plural(shape.nodes, 'node')}",
+                why="it copies the model to the GPUs of one node and knows no others",
+                fix="--nodes 1, or --framework multiworker with MultiWorkerMirroredStrategy",
+            )
+        return Launch("python", 1, 1, "one process drives all GPUs of the node")
+    if framework == "plain":
+        return Launch("python", 1, 1, "one process a node")
+    return Launch(
+        "task-per-gpu",
+        each,
+        each,
+        "srun starts one task for each GPU",
+        has_rendezvous=framework not in _RANKS_FROM_SLURM,
+        has_rank_variables=framework in ("mpi", "deepspeed"),
+    )
+
+
+def launch_notices(framework: str, shape: Shape, source: Source, asked: str) -> list[Notice]:
+    """Return what is doubtful about running this script on this shape."""
+    notices: list[Notice] = []
+    if not source.was_read:
+        return notices
+    if framework == "plain" and shape.gpus > 1:
+        fix = "port it first, or name the framework with --framework"
+        if source.uses_data_parallel:
+            fix = (
+                f"{source.uses_data_parallel} uses DataParallel, which drives the GPUs of one node "
+                "from one process; DistributedDataParallel is faster and works on several"
+            )
+        notices.append(
+            Notice(
+                f"nothing in the script starts more than one process for its {shape.gpus} GPUs",
+                source.evidence,
+                fix,
+            )
+        )
+    if asked != "auto" and source.framework not in ("plain", asked):
+        notices.append(
+            Notice(
+                f"the script looks like {source.framework}, not {asked}",
+                source.evidence,
+                f"leave --framework out, or take --framework {source.framework}",
+            )
+        )
+    return notices

@@ -1,0 +1,223 @@
+"""Make a plan: every number, its reason, and the directives that ask for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stoker.cluster.profile import Cluster, Gpu
+from stoker.errors import SpecError, UsageError, nearest
+from stoker.plan.cost import NodeRequest, make_cost
+from stoker.plan.directives import Numbers, make_directives
+from stoker.plan.disk import choose_disk
+from stoker.plan.environment import choose_environment
+from stoker.plan.launch import choose_launch, launch_notices
+from stoker.plan.plan import Choice, Launch, Notice, Plan, Shape
+from stoker.plan.shape import choose_shape
+from stoker.plan.source import Source, read_source
+from stoker.plan.spec import FRAMEWORKS, Spec
+from stoker.units import render_mem
+
+ACCOUNT_PLACEHOLDER = "<account>"
+
+
+def make_plan(spec: Spec, cluster: Cluster, folder: Path | None = None) -> Plan:
+    """Return the plan for a spec on a cluster; the script is looked for in `folder`."""
+    source = _read(spec, folder or Path.cwd())
+    framework = _framework(spec, source)
+    sized = choose_shape(spec, cluster)
+    launch = choose_launch(framework, sized.shape)
+    environment, environment_notices = choose_environment(spec.setup, cluster, framework, source)
+    cpus, cpu_choice = _cpus(spec, cluster, sized.shape, launch)
+    mem, mem_choice = _memory(spec, cluster, sized.shape)
+    disk_gb, disk_choices = choose_disk(spec.staging, cluster)
+    threads, thread_choice = _threads(
+        source, cpus * launch.tasks_per_node // launch.processes_per_node
+    )
+    node = NodeRequest(
+        cpus * launch.tasks_per_node, mem or _given_memory(sized.shape), disk_gb or 0
+    )
+    account, account_choices = _account(spec, cluster)
+    numbers = Numbers(cpus, mem, disk_gb, sized.time_s, account)
+    tasks = Choice("tasks per node", str(launch.tasks_per_node), launch.reason)
+    rendezvous = (
+        Choice(
+            "rendezvous",
+            "first node, port from the job id",
+            "a fixed port would clash with other jobs on the node",
+        ),
+    )
+    return Plan(
+        spec=spec,
+        cluster=cluster,
+        framework=framework,
+        shape=sized.shape,
+        launch=launch,
+        environment=environment,
+        cpus_per_task=cpus,
+        mem_gib=mem,
+        disk_gb=disk_gb,
+        time_s=sized.time_s,
+        threads=threads,
+        cost=make_cost(cluster, sized.shape, node, sized.time_s),
+        directives=make_directives(spec, cluster, sized.shape, launch, numbers),
+        choices=(
+            Choice("framework", framework, _framework_reason(spec, source)),
+            *sized.choices,
+            tasks,
+            cpu_choice,
+            mem_choice,
+            *disk_choices,
+            *account_choices,
+            Choice("environment", environment.title, environment.reason, environment.source),
+            *(rendezvous if launch.has_rendezvous else ()),
+            thread_choice,
+        ),
+        notices=(
+            *sized.notices,
+            *launch_notices(framework, sized.shape, source, spec.framework),
+            *environment_notices,
+            *_script_notices(spec, source),
+            *_precision_notices(sized.shape.gpu, spec),
+        ),
+        makes_tf_config=launch.form == "tf-servers"
+        or (launch.form == "tf-workers" and not source.resolves_slurm),
+    )
+
+
+def _read(spec: Spec, folder: Path) -> Source:
+    if not spec.is_python:
+        return Source(evidence="the command is not a Python script", was_read=True)
+    name = spec.script.replace(".", "/") + ".py" if spec.is_module else spec.script
+    return read_source(folder / name)
+
+
+def _framework(spec: Spec, source: Source) -> str:
+    if spec.framework == "auto":
+        return source.framework
+    if spec.framework in FRAMEWORKS:
+        return spec.framework
+    match = nearest(spec.framework, FRAMEWORKS)
+    raise UsageError(
+        f"unknown framework `{spec.framework}`",
+        why="known are: auto, " + ", ".join(FRAMEWORKS),
+        fix=f"--framework {match}" if match else "leave --framework out",
+    )
+
+
+def _framework_reason(spec: Spec, source: Source) -> str:
+    return source.evidence if spec.framework == "auto" else "as asked for"
+
+
+def _cpus(spec: Spec, cluster: Cluster, shape: Shape, launch: Launch) -> tuple[int, Choice]:
+    """Return the CPUs of one task: the GPUs' share of the node, divided over its tasks."""
+    gpu, tasks = shape.gpu, launch.tasks_per_node
+    name = "cpus per task"
+    if spec.cpus_per_task is not None:
+        _check_cpus(cluster, gpu, spec.cpus_per_task * tasks, tasks)
+        return spec.cpus_per_task, Choice(name, str(spec.cpus_per_task), "as asked for")
+    share = gpu.cpu_share if gpu else None
+    if gpu is None or share is None:
+        reason = (
+            "a CPU job; --cpus-per-task asks for more" if gpu is None else "the share is not known"
+        )
+        return 1, Choice(name, "1", reason)
+    on_node = int(share * shape.gpus_per_node)
+    cpus = max(1, on_node // tasks)
+    reason = f"{share:g} cores go with each GPU"
+    if gpu.cpus_per_node and gpu.per_node and gpu.slice_of is None:
+        reason += f" ({gpu.cpus_per_node} cores, {gpu.per_node} GPUs a node)"
+    if tasks > 1:
+        reason += f"; {on_node} on {tasks} tasks"
+    return cpus, Choice(name, str(cpus), reason, gpu.source)
+
+
+def _check_cpus(cluster: Cluster, gpu: Gpu | None, on_node: int, tasks: int) -> None:
+    if gpu is not None and gpu.cpus_per_node is not None and on_node > gpu.cpus_per_node:
+        raise SpecError(
+            f"{on_node} CPUs on one node",
+            why=f"a {gpu.name} node of {cluster.title} has {gpu.cpus_per_node}",
+            fix=f"--cpus-per-task {gpu.cpus_per_node // tasks}",
+        )
+
+
+def _given_memory(shape: Shape) -> float:
+    """Return the GiB that a site gives with the GPUs by itself."""
+    return (shape.gpu.mem_share_gib or 0) * shape.gpus_per_node if shape.gpu else 0.0
+
+
+def _memory(spec: Spec, cluster: Cluster, shape: Shape) -> tuple[float | None, Choice]:
+    """Return the GiB to ask for on each node; `None` where the site sets it by itself."""
+    gpu = shape.gpu
+    room = gpu.mem_gib_per_node if gpu else None
+    if room is None and shape.partition is not None:
+        room = shape.partition.mem_gib_per_node
+    if spec.mem_gib is not None:
+        if room is not None and spec.mem_gib > room:
+            raise SpecError(
+                f"{render_mem(spec.mem_gib)} of memory on one node",
+                why=f"a node of {cluster.title} has {room:g} GiB to give",
+                fix=f"--mem {render_mem(room)}, or more nodes",
+            )
+        return spec.mem_gib, Choice("memory", render_mem(spec.mem_gib), "as asked for")
+    share = gpu.mem_share_gib if gpu else None
+    if cluster.slurm.mem == "never":
+        reason = f"the site gives {share:g} GiB with each GPU" if share else "the site sets it"
+        return None, Choice("memory", "not asked for", reason, cluster.slurm.source)
+    if gpu is None or share is None:
+        return None, Choice("memory", "not asked for", "the site's default; --mem asks for more")
+    mem = float(int(share * shape.gpus_per_node))
+    reason = f"{share:g} GiB go with each GPU"
+    if room:
+        reason += f" (the node has {room:g} GiB)"
+        mem = min(mem, room)
+    return mem, Choice("memory", f"{render_mem(mem)} per node", reason, gpu.source)
+
+
+def _threads(source: Source, cpus: int) -> tuple[int, Choice]:
+    """Return OMP_NUM_THREADS: the cores of a process that its loader workers leave free."""
+    if source.workers_known and source.workers:
+        threads = max(1, cpus - source.workers)
+        reason = f"{cpus} cores a process, {source.workers} of them for the loader workers"
+    elif source.has_loader and not source.workers_known:
+        threads = 1
+        reason = f"the {cpus} cores are left to the loader workers, whose number is computed"
+    else:
+        threads = max(1, cpus)
+        reason = f"{threads} cores a process, no loader workers seen"
+    return threads, Choice("threads", str(threads), reason)
+
+
+def _account(spec: Spec, cluster: Cluster) -> tuple[str | None, list[Choice]]:
+    if spec.account is not None:
+        return spec.account, [Choice("account", spec.account, "as asked for")]
+    if cluster.slurm.account != "required":
+        return None, []
+    example = cluster.slurm.account_example
+    reason = f"{cluster.title} wants one" + (f", such as {example}" if example else "")
+    return ACCOUNT_PLACEHOLDER, [
+        Choice("account", ACCOUNT_PLACEHOLDER, reason + "; give --account", cluster.slurm.source)
+    ]
+
+
+def _script_notices(spec: Spec, source: Source) -> list[Notice]:
+    if source.was_read or not spec.is_python:
+        return []
+    return [
+        Notice(
+            f"`{spec.script}` was not read",
+            source.evidence,
+            "plan where the script lies, or name --framework yourself",
+        )
+    ]
+
+
+def _precision_notices(gpu: Gpu | None, spec: Spec) -> list[Notice]:
+    if gpu is None or gpu.bf16 is not False or not any("bf16" in each for each in spec.command):
+        return []
+    return [
+        Notice(
+            f"bf16 on {gpu.title or gpu.name}",
+            "these GPUs have no bf16 tensor cores; it runs, slowly",
+            "use fp16 with a gradient scaler",
+        )
+    ]

@@ -1,0 +1,213 @@
+"""Read a training script without running it: which framework, how many loader workers.
+
+Only the syntax tree is looked at. Modules that lie beside the script are read too,
+because `train.py` is often ten lines that import the rest.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# A project of many modules is read up to here; what decides is nearly always near the top.
+MAX_FILES = 50
+MAX_FILE_BYTES = 1_000_000
+
+# What a call proves, strongest first: who owns the launch comes before what it wraps.
+_CALLS = (
+    ("accelerate", ("accelerate.Accelerator",)),
+    (
+        "lightning",
+        (
+            "lightning.Trainer",
+            "lightning.pytorch.Trainer",
+            "pytorch_lightning.Trainer",
+            "lightning.Fabric",
+            "lightning.fabric.Fabric",
+            "lightning.pytorch.cli.LightningCLI",
+            "pytorch_lightning.cli.LightningCLI",
+        ),
+    ),
+    ("deepspeed", ("deepspeed.initialize", "deepspeed.init_distributed")),
+    ("horovod", ("horovod.torch.init", "horovod.tensorflow.init", "horovod.tensorflow.keras.init",
+                 "horovod.keras.init", "horovod.init")),
+    ("fsdp", ("torch.distributed.fsdp.fully_shard", "torch.distributed._composable.fsdp.fully_shard",
+              "torch.distributed.fsdp.FullyShardedDataParallel")),
+    ("ddp", ("torch.nn.parallel.DistributedDataParallel", "torch.distributed.init_process_group",
+             "torch.nn.parallel.distributed.DistributedDataParallel",
+             "torch.distributed.run.main", "transformers.Trainer", "transformers.Seq2SeqTrainer")),
+    ("parameter-server", ("tensorflow.distribute.ParameterServerStrategy",
+                          "tensorflow.distribute.experimental.ParameterServerStrategy")),
+    ("multiworker", ("tensorflow.distribute.MultiWorkerMirroredStrategy",
+                     "tensorflow.distribute.experimental.MultiWorkerMirroredStrategy")),
+    ("mirrored", ("tensorflow.distribute.MirroredStrategy",
+                  "tensorflow.distribute.experimental.CentralStorageStrategy")),
+    ("jax", ("jax.distributed.initialize",)),
+)  # fmt: skip
+
+# An import proves less than a call, and is used only when no call decided.
+_IMPORTS = (
+    ("deepspeed", "deepspeed"),
+    ("horovod", "horovod"),
+    ("mpi", "mpi4py"),
+)
+
+_LIBRARIES = {
+    "torch": "pytorch",
+    "lightning": "pytorch",
+    "pytorch_lightning": "pytorch",
+    "accelerate": "pytorch",
+    "deepspeed": "pytorch",
+    "transformers": "pytorch",
+    "tensorflow": "tensorflow",
+    "keras": "tensorflow",
+    "jax": "jax",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a training script says about how it wants to be run."""
+
+    framework: str = "plain"
+    evidence: str = "it was not read"
+    library: str | None = None
+    workers: int | None = None
+    workers_known: bool = False
+    has_loader: bool = False
+    resolves_slurm: bool = False
+    uses_data_parallel: str | None = None
+    was_read: bool = False
+
+
+@dataclass
+class _Seen:
+    calls: dict[str, str] = field(default_factory=dict)
+    imports: dict[str, str] = field(default_factory=dict)
+    workers: list[int | None] = field(default_factory=list)
+    loader: bool = False
+
+
+def read_source(path: Path) -> Source:
+    """Return what the script at `path` says; an unreadable one says nothing."""
+    seen = _Seen()
+    todo, done = [path], set[Path]()
+    while todo and len(done) < MAX_FILES:
+        file = todo.pop(0)
+        tree = _parse(file)
+        done.add(file)
+        if tree is None:
+            if file == path:
+                return Source(evidence=f"`{path}` could not be read as Python from here")
+            continue
+        names = _look(tree, file, seen)
+        todo.extend(each for each in _beside(path.parent, names) if each not in done | set(todo))
+    return _conclude(seen)
+
+
+def _parse(path: Path) -> ast.Module | None:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            return None
+        return ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _beside(folder: Path, names: set[str]) -> Iterator[Path]:
+    """Yield the files beside the script that hold the modules it imports."""
+    for name in sorted(names):
+        inner = folder.joinpath(*name.split("."))
+        for candidate in (inner.with_suffix(".py"), inner / "__init__.py"):
+            if candidate.is_file():
+                yield candidate
+
+
+def _look(tree: ast.Module, file: Path, seen: _Seen) -> set[str]:
+    """Note the calls and imports of one file; return every module name that it imports."""
+    aliases: dict[str, str] = {}
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        where = f"{file.name}:{getattr(node, 'lineno', 0)}"
+        if isinstance(node, ast.Import):
+            for each in node.names:
+                aliases[each.asname or each.name.split(".")[0]] = (
+                    each.name if each.asname else each.name.split(".")[0]
+                )
+                names.add(each.name)
+                seen.imports.setdefault(each.name.split(".")[0], where)
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            for each in node.names:
+                aliases[each.asname or each.name] = f"{module}.{each.name}"
+                names.add(f"{module}.{each.name}".strip("."))
+            names.add(module)
+            if not node.level and module:
+                seen.imports.setdefault(module.split(".")[0], where)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            dotted = _dotted(node.func, aliases)
+            if dotted:
+                seen.calls.setdefault(dotted, f"{file.name}:{node.lineno}")
+                if dotted.endswith("DataLoader"):
+                    seen.loader = True
+                    seen.workers.append(_workers(node))
+    return names - {""}
+
+
+def _dotted(node: ast.expr, aliases: dict[str, str]) -> str | None:
+    """Return the full name of what is called, imports resolved.
+
+    `DDP(model)` after `from torch.nn.parallel import DistributedDataParallel as DDP` is
+    `torch.nn.parallel.DistributedDataParallel`.
+    """
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return None
+    return ".".join([aliases.get(node.id, node.id), *reversed(parts)])
+
+
+def _workers(call: ast.Call) -> int | None:
+    """Return the loader's workers: a number, 0 when not given, `None` when computed."""
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            return None
+        if keyword.arg == "num_workers":
+            value = keyword.value
+            if isinstance(value, ast.Constant) and isinstance(value.value, int):
+                return value.value
+            return None
+    return 0
+
+
+def _conclude(seen: _Seen) -> Source:
+    framework, evidence = _framework(seen)
+    library = next((lib for name, lib in _LIBRARIES.items() if name in seen.imports), None)
+    known = [each for each in seen.workers if each is not None]
+    return Source(
+        framework=framework,
+        evidence=evidence,
+        library=library,
+        workers=max(known) if known and len(known) == len(seen.workers) else None,
+        workers_known=bool(known) and len(known) == len(seen.workers),
+        has_loader=seen.loader,
+        resolves_slurm=any(name.endswith("SlurmClusterResolver") for name in seen.calls),
+        uses_data_parallel=seen.calls.get("torch.nn.DataParallel"),
+        was_read=True,
+    )
+
+
+def _framework(seen: _Seen) -> tuple[str, str]:
+    for framework, calls in _CALLS:
+        for name in calls:
+            if name in seen.calls:
+                return framework, f"{seen.calls[name]} calls `{name}`"
+    for framework, module in _IMPORTS:
+        if module in seen.imports:
+            return framework, f"{seen.imports[module]} imports `{module}`"
+    return "plain", "no call to a distributed framework was found"

@@ -1,0 +1,1 @@
+"""What do people see: values rendered as text and JSON."""

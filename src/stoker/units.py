@@ -1,0 +1,134 @@
+"""The units people type and Slurm prints: times, memory sizes, counts.
+
+Seconds and GiB inside; human forms only at the edges.
+"""
+
+from __future__ import annotations
+
+import re
+
+from stoker.errors import UsageError
+
+_SLURM_TIME = re.compile(
+    r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+)(?::(?P<ds>\d+))?)?"
+    r"|(?P<h>\d+):(?P<hm>\d+):(?P<hs>\d+)"
+    r"|(?P<m>\d+):(?P<ms>\d+)"
+    r"|(?P<minutes>\d+))$"
+)
+_HUMAN_TIME = re.compile(
+    r"(?:(?P<d>\d+(?:\.\d+)?)\s*d(?:ays?)?)?\s*"
+    r"(?:(?P<h>\d+(?:\.\d+)?)\s*h(?:ours?|rs?)?)?\s*"
+    r"(?:(?P<m>\d+(?:\.\d+)?)\s*m(?:in(?:ute)?s?)?)?\s*"
+    r"(?:(?P<s>\d+(?:\.\d+)?)\s*s(?:ec(?:ond)?s?)?)?$"
+)
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGTP]?)i?B?$", re.IGNORECASE)
+_GIB_PER_UNIT = {"K": 2**-20, "M": 2**-10, "G": 1.0, "T": 2.0**10, "P": 2.0**20}
+
+DAY_S = 86_400
+
+
+def parse_slurm_time(text: str) -> int | None:
+    """Read a time as Slurm does and return seconds; `None` if Slurm would refuse it.
+
+    >>> parse_slurm_time("2-03:00:00"), parse_slurm_time("90"), parse_slurm_time("1h")
+    (183600, 5400, None)
+    """
+    match = _SLURM_TIME.match(text.strip())
+    if not match:
+        return None
+    part = {name: int(value) for name, value in match.groupdict().items() if value is not None}
+    if "minutes" in part:
+        return part["minutes"] * 60
+    if "m" in part:
+        return part["m"] * 60 + part["ms"]
+    if "h" in part:
+        return part["h"] * 3600 + part["hm"] * 60 + part["hs"]
+    return part["days"] * DAY_S + part["dh"] * 3600 + part.get("dm", 0) * 60 + part.get("ds", 0)
+
+
+def parse_time(text: str) -> int:
+    """Read a time as people or Slurm write it and return seconds.
+
+    >>> parse_time("1h"), parse_time("1d12h"), parse_time("90m"), parse_time("36:00:00")
+    (3600, 129600, 5400, 129600)
+    """
+    seconds = parse_slurm_time(text)
+    match = _HUMAN_TIME.match(text.strip().lower()) if seconds is None else None
+    if match and any(match.groupdict().values()):
+        part = {name: float(value or 0) for name, value in match.groupdict().items()}
+        seconds = round(part["d"] * DAY_S + part["h"] * 3600 + part["m"] * 60 + part["s"])
+    if not seconds:
+        raise UsageError(
+            f"`{text}` is not a time",
+            why="a time is a number with d, h, m or s, or one of Slurm's forms",
+            fix="write for example 90m, 36h, 1d12h, 12:00:00 or 2-00:00:00",
+        )
+    return seconds
+
+
+def render_time(seconds: int) -> str:
+    """Write a time as Slurm reads it.
+
+    >>> render_time(3600), render_time(183600)
+    ('01:00:00', '2-03:00:00')
+    """
+    days, rest = divmod(seconds, DAY_S)
+    clock = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
+    return f"{days}-{clock}" if days else clock
+
+
+def render_hours(seconds: int) -> str:
+    """Write a time for people, in hours or minutes.
+
+    >>> render_hours(129600), render_hours(900)
+    ('36 h', '15 min')
+    """
+    if seconds < 3600 or seconds % 60:
+        return f"{seconds / 60:g} min"
+    return f"{seconds / 3600:g} h"
+
+
+def parse_gib(text: str) -> float:
+    """Read a size and return GiB; Slurm's `G` is 2^30 bytes, and so is ours.
+
+    >>> parse_gib("64G"), parse_gib("512M"), parse_gib("1.5T")
+    (64.0, 0.5, 1536.0)
+    """
+    match = _SIZE.match(text.strip())
+    if not match or not match["unit"]:
+        raise UsageError(
+            f"`{text}` is not a size",
+            why="a size is a number with a unit: K, M, G or T (powers of 1024, as in Slurm)",
+            fix="write for example 64G or 1.5T",
+        )
+    return float(match["number"]) * _GIB_PER_UNIT[match["unit"].upper()]
+
+
+def parse_slurm_mem(text: str) -> float | None:
+    """Read a `--mem` value as Slurm does (no unit means MiB); `None` if Slurm would refuse it.
+
+    >>> parse_slurm_mem("64G"), parse_slurm_mem("2048"), parse_slurm_mem("a lot")
+    (64.0, 2.0, None)
+    """
+    match = _SIZE.match(text.strip())
+    if not match:
+        return None
+    return float(match["number"]) * _GIB_PER_UNIT[match["unit"].upper() or "M"]
+
+
+def render_mem(gib: float) -> str:
+    """Write GiB as Slurm reads it, in the largest unit that keeps it whole.
+
+    >>> render_mem(64.0), render_mem(17.5)
+    ('64G', '17920M')
+    """
+    return f"{gib:.0f}G" if gib == int(gib) else f"{int(gib * 1024)}M"
+
+
+def plural(count: float, noun: str, many: str | None = None) -> str:
+    """Write a count with its noun.
+
+    >>> plural(1, "node"), plural(2, "node"), plural(2, "process", "processes")
+    ('1 node', '2 nodes', '2 processes')
+    """
+    return f"{count:g} {noun}" if count == 1 else f"{count:g} {many or noun + 's'}"

@@ -1,0 +1,127 @@
+"""What the tests share: golden files, stand-in commands, odd folders."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+GOLDEN = HERE / "golden"
+FAKES = HERE / "fakes"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a text with a golden file, whole; --update-golden rewrites it."""
+
+    def compare(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        expected = path.read_text() if path.exists() else ""
+        diff = "".join(
+            difflib.unified_diff(expected.splitlines(True), text.splitlines(True), name, "now")
+        )
+        assert text == expected, diff
+
+    return compare
+
+
+Stoker = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def stoker(tmp_path: Path) -> Stoker:
+    """Run the real command in an empty folder with an empty home, and no Slurm on the PATH."""
+    home = tmp_path / "home"
+    home.mkdir(exist_ok=True)
+
+    def run(
+        *words: str, stdin: str | None = None, **environ: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "stoker", *words],
+            cwd=tmp_path,
+            env={"PATH": "/usr/bin:/bin", "HOME": str(home), "COLUMNS": "100", **environ},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(params=["plain", "two words", "it's; $(odd) `here`", "line\nbreak", "ünïcödé ’"])
+def odd_path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A folder with a name that breaks careless quoting."""
+    folder = tmp_path / str(request.param)
+    folder.mkdir()
+    return folder
+
+
+RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run_script(tmp_path: Path) -> RunScript:
+    """Run a rendered script under bash with stand-ins for Slurm, modules and launchers."""
+
+    def run(
+        script: str | bytes, *, timeout_s: float = 60, **environ: str
+    ) -> subprocess.CompletedProcess[str]:
+        path = tmp_path / "job.sh"
+        path.write_bytes(
+            script if isinstance(script, bytes) else script.encode("utf-8", "surrogateescape")
+        )
+        return subprocess.run(
+            ["bash", str(path)],
+            cwd=tmp_path,
+            env=job_environ(tmp_path, **environ),
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            timeout=timeout_s,
+            check=False,
+        )
+
+    return run
+
+
+def job_environ(folder: Path, **environ: str) -> dict[str, str]:
+    """The environment that Slurm gives a batch script, and the stand-ins first on the PATH."""
+    local = folder / "local disk"
+    local.mkdir(exist_ok=True)
+    return {
+        "PATH": f"{FAKES}:{os.environ['PATH']}",
+        "HOME": str(folder),
+        "SLURM_JOB_ID": "4211",
+        "SLURM_JOB_NODELIST": "n[1-2]",
+        "SLURM_CPUS_PER_TASK": "10",
+        "LOCAL_SCRATCH": str(local),
+        "SLURM_TMPDIR": str(local),
+        "FAKE_LOG": str(folder / "argv.log"),
+        **environ,
+    }
+
+
+def words(log: Path) -> list[list[str]]:
+    """Read what the stand-ins were called with: one list a call."""
+    raw = log.read_bytes().decode("utf-8", "surrogateescape") if log.exists() else ""
+    return [call.split("\0")[:-1] for call in raw.split("\0\0END\n")[:-1]]
+
+
+def assert_quiet(result: Sequence[object]) -> None:
+    assert list(result) == []

@@ -1,0 +1,19 @@
+#!/bin/bash
+#SBATCH --job-name=train
+#SBATCH --partition=gpu
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=16
+#SBATCH --mem=119G
+#SBATCH --gres=gpu:a40:1
+#SBATCH --time=01:00:00
+
+# Written by Stoker 0.1.0 for CARC Discovery; plain bash, yours to edit.
+
+# Threads and variables: 16 cores a process, no loader workers seen.
+export OMP_NUM_THREADS=16
+
+# Run: torchrun starts a process for each GPU of the node.
+srun --nodes=1 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+    torchrun --nnodes=1 --nproc_per_node=1 --standalone \
+    train.py --epochs 3

@@ -1,0 +1,21 @@
+#!/bin/bash
+#SBATCH --job-name=train
+#SBATCH --partition=desktop
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=6
+#SBATCH --mem=40G
+#SBATCH --time=01:00:00
+
+# Written by Stoker 0.1.0 for CVL@UWA; plain bash, yours to edit.
+
+# Software: pytorch.
+module load pytorch/1.6-cuda10
+
+# Threads and variables: 6 cores a process, no loader workers seen.
+export OMP_NUM_THREADS=6
+
+# Run: torchrun starts a process for each GPU of the node.
+srun --nodes=1 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+    torchrun --nnodes=1 --nproc_per_node=1 --standalone \
+    train.py --epochs 3

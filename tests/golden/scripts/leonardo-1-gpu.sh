@@ -1,0 +1,24 @@
+#!/bin/bash
+#SBATCH --job-name=train
+#SBATCH --account=ai_project
+#SBATCH --partition=boost_usr_prod
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=8
+#SBATCH --mem=111G
+#SBATCH --gres=gpu:1
+#SBATCH --time=01:00:00
+
+# Written by Stoker 0.1.0 for Leonardo Booster; plain bash, yours to edit.
+
+# Software: pytorch.
+module load profile/deeplrn
+module load cineca-ai
+
+# Threads and variables: 8 cores a process, no loader workers seen.
+export OMP_NUM_THREADS=8
+
+# Run: torchrun starts a process for each GPU of the node.
+srun --nodes=1 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+    torchrun --nnodes=1 --nproc_per_node=1 --standalone \
+    train.py --epochs 3

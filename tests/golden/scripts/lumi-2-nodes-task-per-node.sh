@@ -1,0 +1,34 @@
+#!/bin/bash
+#SBATCH --job-name=train
+#SBATCH --account=project_462000123
+#SBATCH --partition=standard-g
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=56
+#SBATCH --mem=480G
+#SBATCH --gpus-per-node=8
+#SBATCH --time=01:00:00
+
+# Written by Stoker 0.1.0 for LUMI-G; plain bash, yours to edit.
+
+# Stop at once if Slurm gave another shape than the numbers below were made for.
+if [[ ${SLURM_NNODES:-2} != 2 || ${SLURM_GPUS_ON_NODE:-8} != 8 ]]; then
+    echo "this script is for 2 nodes with 8 GPUs, not $SLURM_NNODES with $SLURM_GPUS_ON_NODE" >&2
+    exit 1
+fi
+
+# Software: pytorch.
+module purge
+module use /appl/local/laifs/modules
+module load lumi-aif-singularity-bindings
+export SIF=/appl/local/laifs/containers/lumi-multitorch-latest.sif
+
+# Threads and variables: 56 cores a process, no loader workers seen.
+export OMP_NUM_THREADS=56
+export NCCL_SOCKET_IFNAME=hsn0,hsn1,hsn2,hsn3
+export NCCL_NET_GDR_LEVEL=3
+
+# Run: one process a node.
+srun --nodes=2 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 \
+    --wait=600 \
+    singularity run "$SIF" python3 train.py --epochs 3

@@ -1,0 +1,35 @@
+#!/bin/bash
+#SBATCH --job-name=train
+#SBATCH --account=project_462000123
+#SBATCH --partition=standard-g
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=8
+#SBATCH --cpus-per-task=7
+#SBATCH --mem=480G
+#SBATCH --gpus-per-node=8
+#SBATCH --time=01:00:00
+
+# Written by Stoker 0.1.0 for LUMI-G; plain bash, yours to edit.
+
+# Stop at once if Slurm gave another shape than the numbers below were made for.
+if [[ ${SLURM_NNODES:-1} != 1 || ${SLURM_GPUS_ON_NODE:-8} != 8 ]]; then
+    echo "this script is for 1 node with 8 GPUs, not $SLURM_NNODES with $SLURM_GPUS_ON_NODE" >&2
+    exit 1
+fi
+
+# Software: pytorch.
+module purge
+module use /appl/local/laifs/modules
+module load lumi-aif-singularity-bindings
+export SIF=/appl/local/laifs/containers/lumi-multitorch-latest.sif
+
+# Threads and variables: 7 cores a process, no loader workers seen.
+export OMP_NUM_THREADS=7
+export NCCL_SOCKET_IFNAME=hsn0,hsn1,hsn2,hsn3
+export NCCL_NET_GDR_LEVEL=3
+
+# Run: srun starts one task for each GPU.
+srun --nodes=1 --ntasks-per-node=8 \
+    --cpu-bind=mask_cpu:0xfe000000000000,0xfe00000000000000,0xfe0000,0xfe000000,0xfe,0xfe00,0xfe00000000,0xfe0000000000 \
+    --kill-on-bad-exit=1 --wait=600 \
+    singularity run "$SIF" python3 train.py --epochs 3

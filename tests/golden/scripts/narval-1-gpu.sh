@@ -1,0 +1,27 @@
+#!/bin/bash
+#SBATCH --job-name=train
+#SBATCH --account=def-prof
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=12
+#SBATCH --mem=124G
+#SBATCH --gpus-per-node=a100:1
+#SBATCH --time=01:00:00
+
+# Written by Stoker 0.1.0 for Narval; plain bash, yours to edit.
+
+# Software: pytorch.
+module load StdEnv/2023 python
+virtualenv --no-download "$SLURM_TMPDIR/env"
+# shellcheck source=/dev/null
+source "$SLURM_TMPDIR/env/bin/activate"
+pip install --no-index --upgrade pip
+pip install --no-index torch
+
+# Threads and variables: 12 cores a process, no loader workers seen.
+export OMP_NUM_THREADS=12
+
+# Run: torchrun starts a process for each GPU of the node.
+srun --nodes=1 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+    torchrun --nnodes=1 --nproc_per_node=1 --standalone \
+    train.py --epochs 3

@@ -1,0 +1,16 @@
+#!/bin/bash
+#SBATCH --job-name=train
+#SBATCH --partition=compute
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=1
+#SBATCH --time=01:00:00
+
+# Written by Stoker 0.1.0 for Niagara; plain bash, yours to edit.
+
+# Threads and variables: 1 cores a process, no loader workers seen.
+export OMP_NUM_THREADS=1
+
+# Run: one process a node.
+srun --nodes=1 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+    python3 train.py --epochs 3

@@ -1,0 +1,21 @@
+#!/bin/bash
+#SBATCH --job-name=train
+#SBATCH --account=m1234
+#SBATCH --qos=shared
+#SBATCH --constraint=gpu
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=32
+#SBATCH --mem=57G
+#SBATCH --gpus-per-node=1
+#SBATCH --time=01:00:00
+
+# Written by Stoker 0.1.0 for Perlmutter; plain bash, yours to edit.
+
+# Threads and variables: 32 cores a process, no loader workers seen.
+export OMP_NUM_THREADS=32
+
+# Run: torchrun starts a process for each GPU of the node.
+srun --nodes=1 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+    torchrun --nnodes=1 --nproc_per_node=1 --standalone \
+    train.py --epochs 3

@@ -1,0 +1,29 @@
+#!/bin/bash
+#SBATCH --job-name=train
+#SBATCH --account=project_2001234
+#SBATCH --partition=gpu
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=20
+#SBATCH --mem=160G
+#SBATCH --gres=gpu:v100:2
+#SBATCH --time=01:00:00
+
+# Written by Stoker 0.1.0 for Puhti; plain bash, yours to edit.
+
+# Stop at once if Slurm gave another shape than the numbers below were made for.
+if [[ ${SLURM_NNODES:-1} != 1 || ${SLURM_GPUS_ON_NODE:-2} != 2 ]]; then
+    echo "this script is for 1 node with 2 GPUs, not $SLURM_NNODES with $SLURM_GPUS_ON_NODE" >&2
+    exit 1
+fi
+
+# Software: pytorch.
+module purge
+module load pytorch
+
+# Threads and variables: 20 cores a process, no loader workers seen.
+export OMP_NUM_THREADS=20
+
+# Run: one process a node.
+srun --nodes=1 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+    python3 train.py --epochs 3

@@ -1,0 +1,40 @@
+#!/bin/bash
+#SBATCH --job-name=train
+#SBATCH --account=project_2001234
+#SBATCH --partition=gpu
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=40
+#SBATCH --mem=320G
+#SBATCH --gres=gpu:v100:4
+#SBATCH --time=01:00:00
+
+# Written by Stoker 0.1.0 for Puhti; plain bash, yours to edit.
+
+# Stop at once if Slurm gave another shape than the numbers below were made for.
+if [[ ${SLURM_NNODES:-2} != 2 || ${SLURM_GPUS_ON_NODE:-4} != 4 ]]; then
+    echo "this script is for 2 nodes with 4 GPUs, not $SLURM_NNODES with $SLURM_GPUS_ON_NODE" >&2
+    exit 1
+fi
+
+# Software: pytorch.
+module purge
+module load pytorch
+
+# Threads and variables: 10 cores a process, no loader workers seen.
+export OMP_NUM_THREADS=10
+
+# Rendezvous: the first node of the job, and a port on it that no other job is using.
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
+MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))
+while (: < "/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2> /dev/null; do
+    MASTER_PORT=$((MASTER_PORT + 1))
+done
+export MASTER_ADDR MASTER_PORT
+
+# Run: one torchrun a node, which meet at the first node.
+srun --nodes=2 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 \
+    --wait=600 \
+    torchrun --nnodes=2 --nproc_per_node=4 --rdzv_id="$SLURM_JOB_ID" --rdzv_backend=c10d \
+    --rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT" \
+    train.py --epochs 3

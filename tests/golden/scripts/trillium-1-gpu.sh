@@ -1,0 +1,26 @@
+#!/bin/bash
+#SBATCH --job-name=train
+#SBATCH --account=def-prof
+#SBATCH --partition=compute
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=24
+#SBATCH --gpus-per-node=1
+#SBATCH --time=01:00:00
+
+# Written by Stoker 0.1.0 for Trillium; plain bash, yours to edit.
+
+# Software: pytorch.
+module load StdEnv/2023
+module load cuda/12.6
+module load python/3.11.5
+# shellcheck source=/dev/null
+source "$HOME/myenv/bin/activate"
+
+# Threads and variables: 24 cores a process, no loader workers seen.
+export OMP_NUM_THREADS=24
+
+# Run: torchrun starts a process for each GPU of the node.
+srun --nodes=1 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+    torchrun --nnodes=1 --nproc_per_node=1 --standalone \
+    train.py --epochs 3
