@@ -120,7 +120,7 @@ def job_environ(folder: Path, **environ: str) -> dict[str, str]:
 def words(log: Path) -> list[list[str]]:
     """Read what the stand-ins were called with: one list a call."""
     raw = log.read_bytes().decode("utf-8", "surrogateescape") if log.exists() else ""
-    return [call.split("\0")[:-1] for call in raw.split("\0\0END\n")[:-1]]
+    return [call.split("\0") for call in raw.split("\0\0END\n")[:-1]]
 
 
 def assert_quiet(result: Sequence[object]) -> None:

@@ -1,5 +1,60 @@
-"""Stoker: from an unchanged training script to busy GPUs, on a laptop or on Slurm."""
+"""Stoker: from an unchanged training script to busy GPUs, on a laptop or on Slurm.
+
+The public names of the library; each is imported when it is first used, so that
+`import stoker` stays cheap. See docs/library.md.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Checked",
+    "Cluster",
+    "Finding",
+    "Plan",
+    "Settings",
+    "Spec",
+    "StokerError",
+    "check_script",
+    "fix_script",
+    "load_cluster",
+    "make_plan",
+    "render_script",
+]
+
+_HOME = {
+    "Checked": "stoker.check.lint",
+    "Cluster": "stoker.cluster.profile",
+    "Finding": "stoker.check.findings",
+    "Plan": "stoker.plan.plan",
+    "Settings": "stoker.check.lint",
+    "Spec": "stoker.plan.spec",
+    "StokerError": "stoker.errors",
+    "check_script": "stoker.check.lint",
+    "fix_script": "stoker.check.lint",
+    "load_cluster": "stoker.cluster.load",
+    "make_plan": "stoker.plan.make",
+    "render_script": "stoker.plan.script",
+}
+
+if TYPE_CHECKING:
+    from stoker.check.findings import Finding
+    from stoker.check.lint import Checked, Settings, check_script, fix_script
+    from stoker.cluster.load import load_cluster
+    from stoker.cluster.profile import Cluster
+    from stoker.errors import StokerError
+    from stoker.plan.make import make_plan
+    from stoker.plan.plan import Plan
+    from stoker.plan.script import render_script
+    from stoker.plan.spec import Spec
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'stoker' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOME[name]), name)

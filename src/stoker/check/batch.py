@@ -18,6 +18,9 @@ MAX_BODY_CHARS = 500_000
 
 _NEARLY = re.compile(r"\s*#\s+SBATCH\s+-|\s+#SBATCH\s+-|#[Ss][Bb][Aa][Tt][Cc][Hh][:\s]", re.ASCII)
 
+# A variable, or a place that the reader of an example is meant to fill in.
+_OPEN = re.compile(r"\$|<|>|\{\{|\.\.\.|^X{2,}|^$")
+
 
 @dataclass(frozen=True)
 class Directive:
@@ -77,9 +80,9 @@ class BatchScript:
         return found[-1] if found else None
 
     def value(self, *names: str) -> str | None:
-        """The value of an option, unless it is missing or a variable."""
+        """The value of an option, unless it is missing, a variable or a placeholder."""
         directive = self.last(*names)
-        if directive is None or directive.value is None or "$" in directive.value:
+        if directive is None or directive.value is None or _OPEN.search(directive.value):
             return None
         return directive.value
 
@@ -191,7 +194,7 @@ def _gres(line: int, text: str, option: str) -> Gres:
         kind, count = ("", text) if text.isdigit() else (text, "1")
     known = int(count) if re.fullmatch(r"\d{1,6}", count) else None
     type_ = kind or None
-    return Gres(line, known, None if type_ and "$" in type_ else type_, option)
+    return Gres(line, known, None if type_ and _OPEN.search(type_) else type_, option)
 
 
 def parse_batch(text: str) -> BatchScript:

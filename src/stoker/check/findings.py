@@ -95,7 +95,8 @@ class Subject:
         kinds = list(cluster.gpu.values())
         if gpu.type is not None:
             return [each for each in kinds if gpu.type in (each.type, *each.aliases)]
-        names = {name for queue in self.queues for name in queue.gpus}
+        queues = self.queues or list(cluster.partition.values())
+        names = {name for queue in queues for name in queue.gpus}
         whole = [each for each in kinds if each.slice_of is None]
         return [each for each in whole if each.name in names] or whole
 

@@ -115,11 +115,11 @@ def _contradicts(script: BatchScript, cluster: Cluster) -> bool:
     }
     if partition and cluster.slurm.partition == "never":
         return True
-    if partition and "<" not in partition and names and not set(partition.split(",")) & names:
+    if partition and names and not set(partition.split(",")) & names:
         return True
     types = {name for kind in cluster.gpu.values() for name in (kind.type, *kind.aliases) if name}
     gpu = script.gpu
-    if gpu is not None and gpu.type and types and gpu.type not in types and "<" not in gpu.type:
+    if gpu is not None and gpu.type and types and gpu.type not in types:
         return True
     account, pattern = script.value("account"), cluster.slurm.account_pattern
     if account and pattern and re.match(r"project_\d", account):

@@ -85,7 +85,13 @@ def read_layer(path: Path) -> Layer:
             why="a Stoker file has two kinds of tables: [defaults] and [cluster.NAME]",
             fix="put facts about a cluster under [cluster.NAME]; see docs/cluster.md",
         )
-    return Layer(str(path), clusters, defaults)
+    return Layer(str(path), {fold(name): each for name, each in clusters.items()}, defaults)
+
+
+def fold(name: str) -> str:
+    """Return a cluster's name as files have it: people write Béluga, CVL@UWA and my-box."""
+    plain = name.casefold().replace("é", "e")
+    return plain.replace("@", "_").replace("-", "_").replace(" ", "_")
 
 
 def parse_overrides(texts: Iterable[str], cluster: str) -> Layer:
@@ -93,21 +99,25 @@ def parse_overrides(texts: Iterable[str], cluster: str) -> Layer:
     table: Table = {}
     for text in texts:
         key, equals, value = text.partition("=")
-        try:
-            if not equals:
-                raise ValueError("there is no `=`")
-            one = tomllib.loads(f"{key} = {value}")
-        except ValueError:
-            try:
-                one = tomllib.loads(f"{key} = {_toml_string(value)}")
-            except ValueError as error:
-                raise UsageError(
-                    f"`--set {text}` is not a fact",
-                    why=str(error),
-                    fix="write TABLE.KEY=VALUE, for example --set partition.gpu.time=5-00:00:00",
-                ) from None
+        one = _fact(key, value) if equals else None
+        if one is None:
+            raise UsageError(
+                f"`--set {text}` is not a fact",
+                why="a fact is a key with dots, an equals sign and a value",
+                fix="write for example --set partition.gpu.time=5-00:00:00",
+            )
         table = merge(table, one)
     return Layer("--set", {cluster: table}, {})
+
+
+def _fact(key: str, value: str) -> Table | None:
+    """Read one `key = value`; a value that is not TOML is taken as text."""
+    for text in (value, _toml_string(value)):
+        try:
+            return tomllib.loads(f"{key} = {text}")
+        except ValueError:
+            continue
+    return None
 
 
 def _toml_string(text: str) -> str:

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from stoker.cluster.layers import PROFILES, Layer, merge, read_toml
+from stoker.cluster.layers import PROFILES, Layer, fold, merge, read_toml
 from stoker.cluster.machine import machine_table
 from stoker.cluster.profile import Cluster
 from stoker.errors import ClusterError, nearest
@@ -17,6 +17,8 @@ from stoker.errors import ClusterError, nearest
 SCHEMA = 1
 
 T = TypeVar("T")
+
+_WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def names(layers: Iterable[Layer] = ()) -> list[str]:
@@ -50,7 +52,7 @@ def load_cluster(name: str, layers: Iterable[Layer] = ()) -> Cluster:
 
 def _known_name(name: str, layers: tuple[Layer, ...]) -> str:
     legal = names(layers)
-    key = _fold(name)
+    key = fold(name)
     if key in legal:
         return key
     match = nearest(key, legal)
@@ -59,12 +61,6 @@ def _known_name(name: str, layers: tuple[Layer, ...]) -> str:
         why="known are: " + ", ".join(legal),
         fix=f"stoker cluster show {match}" if match else "stoker cluster list",
     )
-
-
-def _fold(name: str) -> str:
-    # People write Béluga, CVL@UWA, M3 and "carc-discovery".
-    plain = name.casefold().replace("é", "e")
-    return plain.replace("@", "_").replace("-", "_").replace(" ", "_")
 
 
 def _check_references(cluster: Cluster, origin: str) -> Cluster:
@@ -140,9 +136,7 @@ def _convert(hint: Any, value: Any, where: str, origin: str) -> Any:
     if isinstance(hint, type) and type(value) is hint:
         return value
     expected = {dt.date: "a date", tuple: "a list", dict: "a table"}.get(kind or hint)
-    raise _damaged(
-        origin, where, f"it is {value!r}, not {expected or 'a ' + getattr(hint, '__name__', '')}"
-    )
+    raise _damaged(origin, where, f"it is {value!r}, not {expected or _WORDS.get(hint, hint)}")
 
 
 def _named(hint: Any, key: str, value: Any) -> Any:

@@ -67,6 +67,19 @@ def _run(verb: str, words: list[str]) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
+    except Exception:
+        import traceback
+
+        from stoker import __version__
+
+        traceback.print_exc()
+        print(
+            f"error: Stoker {__version__} has a bug\n"
+            "  why: no command line should end in a traceback\n"
+            "  fix: please report the lines above with the command that you typed",
+            file=sys.stderr,
+        )
+        return 1
 
 
 def _unknown(verb: str) -> Exception:

@@ -18,6 +18,9 @@ from stoker.units import parse_gib, parse_time
 
 T = TypeVar("T")
 
+# Signals that mean nothing else: TERM and INT also come from scancel, and must end the job.
+SIGNALS = ("USR1", "USR2", "HUP", "URG", "WINCH")
+
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose mistakes are reported as what / why / fix."""
@@ -64,8 +67,8 @@ def variable(text: str) -> tuple[str, str]:
 def signal_name(text: str) -> str:
     """Read a signal's name, with or without SIG."""
     name = text.upper().removeprefix("SIG")
-    if not re.fullmatch(r"(USR1|USR2|HUP|INT|TERM|CONT|URG|WINCH)", name):
-        raise argparse.ArgumentTypeError(f"`{text}` is not a signal that a script can wait for")
+    if name not in SIGNALS:
+        raise argparse.ArgumentTypeError(f"`{text}` is not one of {', '.join(SIGNALS)}")
     return name
 
 
@@ -223,26 +226,23 @@ def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
 def read_arguments(
     parser: argparse.ArgumentParser, words: Sequence[str], layers: Sequence[Layer]
 ) -> argparse.Namespace:
-    """Parse a command line over the defaults of the user's and the project's files."""
-    given = defaults(layers)
-    legal = {
-        action.dest: action
-        for action in parser._actions
-        if action.option_strings and action.dest != "help"
-    }
-    for name, value in given.items():
-        key = name.replace("-", "_")
-        if key not in legal:
-            match = nearest(name, legal)
+    """Parse a command line; the defaults of the user's and the project's files come before it."""
+    before: list[str] = []
+    for name, value in defaults(layers).items():
+        option = f"--{name.replace('_', '-')}"
+        if option not in parser._option_string_actions or name in ("help", "json", "script"):
+            match = nearest(option, parser._option_string_actions)
             raise UsageError(
                 f"unknown default `{name}`",
-                why="[defaults] holds options of the command line",
-                fix=f"did you mean `{match}`?" if match else "see stoker plan --help",
+                why="[defaults] in a Stoker file holds options of the command line",
+                fix=f"did you mean `{match[2:]}`?" if match else "see stoker plan --help",
             )
-        read = legal[key].type
-        text = isinstance(value, str) and callable(read)
-        parser.set_defaults(**{key: read(value) if text and callable(read) else value})
-    return parser.parse_args(list(words))
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, bool):
+                before += [option] if each else []
+            else:
+                before.append(f"{option}={each}")
+    return parser.parse_args([*before, *words])
 
 
 def read_spec(args: argparse.Namespace) -> Spec:

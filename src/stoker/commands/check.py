@@ -87,6 +87,12 @@ def _clusters(name: str | None, overrides: list[str]) -> tuple[Cluster | None, t
     layers = read_layers()
     if name == "none":
         return None, ()
+    if overrides and name is None:
+        raise UsageError(
+            "--set needs --cluster",
+            why="it overrides a fact of one cluster, and none was named",
+            fix="--cluster NAME --set …",
+        )
     if name is not None:
         key = load_cluster(name, layers).name
         return load_cluster(key, [*layers, parse_overrides(overrides, key)]), ()

@@ -28,6 +28,8 @@ def run(words: list[str]) -> int:
     args = parser.parse_args(words)
     layers = read_layers()
     if args.action == "list":
+        if args.name is not None or args.set:
+            parser.error("`list` takes neither a name nor --set")
         clusters = [load_cluster(name, layers) for name in names(layers)]
         print(
             json.dumps([cluster_json(each) for each in clusters], indent=2)

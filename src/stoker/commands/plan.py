@@ -49,7 +49,7 @@ def run(words: list[str]) -> int:
         print(json.dumps(plan_json(plan, script), indent=2))
     elif args.script:
         sys.stdout.buffer.write(script.encode("utf-8", "surrogateescape"))
-    else:
+    elif args.output is None:
         print(render_plan(plan))
     sys.stdout.flush()
     notices = render_notices(plan)

@@ -19,6 +19,7 @@ from stoker.plan.plan import Launch, Notice, Shape
 from stoker.plan.source import Source
 from stoker.units import plural
 
+_PROCESS_PER_GPU = "torchrun starts a process for each GPU of the node"
 _RANKS_FROM_SLURM = ("horovod", "jax")
 
 
@@ -29,7 +30,10 @@ def choose_launch(framework: str, shape: Shape) -> Launch:
     if framework in ("ddp", "fsdp"):
         if single:
             return Launch(
-                "standalone", 1, each, "torchrun starts a process for each GPU of the node"
+                "standalone",
+                1,
+                each,
+                _PROCESS_PER_GPU if shape.gpu else "torchrun starts one process",
             )
         return Launch(
             "c10d",

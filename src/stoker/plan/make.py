@@ -15,7 +15,7 @@ from stoker.plan.plan import Choice, Launch, Notice, Plan, Shape
 from stoker.plan.shape import choose_shape
 from stoker.plan.source import Source, read_source
 from stoker.plan.spec import FRAMEWORKS, Spec
-from stoker.units import render_mem
+from stoker.units import plural, render_mem
 
 ACCOUNT_PLACEHOLDER = "<account>"
 
@@ -42,8 +42,8 @@ def make_plan(spec: Spec, cluster: Cluster, folder: Path | None = None) -> Plan:
     rendezvous = (
         Choice(
             "rendezvous",
-            "first node, port from the job id",
-            "a fixed port would clash with other jobs on the node",
+            "by job id",
+            "the first node, and a port made of the job's id: a fixed one clashes with other jobs",
         ),
     )
     return Plan(
@@ -77,6 +77,7 @@ def make_plan(spec: Spec, cluster: Cluster, folder: Path | None = None) -> Plan:
             *launch_notices(framework, sized.shape, source, spec.framework),
             *environment_notices,
             *_script_notices(spec, source),
+            *_worker_notices(source, cpus * launch.tasks_per_node // launch.processes_per_node),
             *_precision_notices(sized.shape.gpu, spec),
         ),
         makes_tf_config=launch.form == "tf-servers"
@@ -164,7 +165,10 @@ def _memory(spec: Spec, cluster: Cluster, shape: Shape) -> tuple[float | None, C
         reason = f"the site gives {share:g} GiB with each GPU" if share else "the site sets it"
         return None, Choice("memory", "not asked for", reason, cluster.slurm.source)
     if gpu is None or share is None:
-        return None, Choice("memory", "not asked for", "the site's default; --mem asks for more")
+        need = "the site wants it: give --mem" if cluster.slurm.mem == "required" else ""
+        return None, Choice(
+            "memory", "not asked for", need or "the site's default; --mem asks for more"
+        )
     mem = float(int(share * shape.gpus_per_node))
     reason = f"{share:g} GiB go with each GPU"
     if room:
@@ -177,13 +181,17 @@ def _threads(source: Source, cpus: int) -> tuple[int, Choice]:
     """Return OMP_NUM_THREADS: the cores of a process that its loader workers leave free."""
     if source.workers_known and source.workers:
         threads = max(1, cpus - source.workers)
-        reason = f"{cpus} cores a process, {source.workers} of them for the loader workers"
+        reason = (
+            f"{plural(cpus, 'core')} a process, {source.workers} of them for the loader workers"
+        )
     elif source.has_loader and not source.workers_known:
         threads = 1
-        reason = f"the {cpus} cores are left to the loader workers, whose number is computed"
+        reason = (
+            f"{plural(cpus, 'core')} a process, left to loader workers whose number is computed"
+        )
     else:
         threads = max(1, cpus)
-        reason = f"{threads} cores a process, no loader workers seen"
+        reason = f"{plural(threads, 'core')} a process, no loader workers seen"
     return threads, Choice("threads", str(threads), reason)
 
 
@@ -207,6 +215,18 @@ def _script_notices(spec: Spec, source: Source) -> list[Notice]:
             f"`{spec.script}` was not read",
             source.evidence,
             "plan where the script lies, or name --framework yourself",
+        )
+    ]
+
+
+def _worker_notices(source: Source, cpus: int) -> list[Notice]:
+    if not source.workers or source.workers <= cpus:
+        return []
+    return [
+        Notice(
+            f"{source.workers} loader workers on {plural(cpus, 'core')}",
+            "that is what goes with each process here; more workers than cores take turns",
+            f"num_workers={max(1, cpus - 1)}, or more with --cpus-per-task",
         )
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-_SAFE = re.compile(r"[A-Za-z0-9_@%+=:,./-]+$")
+_SAFE = re.compile(r"[A-Za-z0-9_@%+:,./-][A-Za-z0-9_@%+=:,./-]*\Z")
 # Control characters, bytes that are not UTF-8 (surrogates), and characters that look like
 # quotes or spaces: editors and ShellCheck trip over them, so they are written as bytes.
 _ODD = re.compile(
@@ -13,7 +13,7 @@ _ODD = re.compile(
 )
 _NEEDS_BACKSLASH = re.compile(r'([\\"$`])')
 _NAMED_ESCAPES = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "'": r"\'", "\\": r"\\"}
-_SAFE_DIRECTIVE = re.compile(r"[\w@%+=:,./\[\]<>&|*-]+$")
+_SAFE_DIRECTIVE = re.compile(r"[\w@%+=:,./\[\]<>&|*-]+\Z", re.ASCII)
 
 LINE_WIDTH = 96
 

@@ -123,10 +123,10 @@ def _run(plan: Plan) -> str:
     if plan.launch.form == "tf-servers":
         return _run_servers(plan, command)
     lines = [comment(f"Run: {plan.launch.reason}.")]
-    if plan.spec.survival.requeue and plan.cluster.scheduler != "none":
+    shell = _task_shell(plan)
+    if any("trap" in word for word in shell):
         name = plan.spec.survival.signal
         lines.append(comment(f"{name} does not end a task: a training that handles it is told."))
-    shell = _task_shell(plan)
     if plan.makes_tf_config:
         lines.append(tensorflow.render_workers())
         shell += tensorflow.TASK_SHELL
@@ -177,9 +177,9 @@ def _task_shell(plan: Plan) -> list[str]:
     if plan.cluster.scheduler == "none":
         return []
     steps = []
-    if plan.spec.survival.requeue:
-        # torchrun and helper processes would die of the signal; a script that handles it
-        # sets its own handler and is told all the same.
+    if plan.spec.survival.requeue and plan.framework != "lightning":
+        # Launchers would die of the signal; a training that handles it sets its own handler
+        # and is told all the same. Lightning takes an ignored signal for a handled one.
         steps.append(f'trap "" {plan.spec.survival.signal}')
     if plan.launch.has_rank_variables:
         steps.append("export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS")

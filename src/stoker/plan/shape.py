@@ -218,12 +218,21 @@ def _choose_partition(
             why="its profile lists none for this kind of job",
             fix=f"stoker cluster show {cluster.name}",
         )
-    queue, wrong = min(misfits, key=lambda each: len(each[1]))
+    # The queue that could give most of what was asked for has the nearest request.
+    queue, wrong = max(misfits, key=lambda each: (_room(shape, each[0]), -len(each[1])))
     raise SpecError(
         f"the request does not fit into partition `{queue.name}` of {cluster.title}",
         why="; ".join(each.why for each in wrong) + f" ({queue.source})",
-        fix=" and ".join(each.fix for each in wrong),
+        fix=" and ".join(each.fix for each in wrong if each.fix),
     )
+
+
+def _room(shape: Shape, queue: Partition) -> int:
+    """Return how many nodes (GPUs, where there are some) of the request a queue takes."""
+    nodes = min(shape.nodes, queue.max_nodes or shape.nodes)
+    if not shape.gpu:
+        return nodes
+    return min(nodes * shape.gpus_per_node, queue.max_gpus or shape.gpus)
 
 
 def _candidates(spec: Spec, cluster: Cluster, shape: Shape) -> list[Partition]:
@@ -257,28 +266,26 @@ def _misfits(shape: Shape, time_s: int, queue: Partition) -> Iterable[_Misfit]:
             f"{render_hours(time_s)} is over its limit of {render_hours(limit)}",
             f"--time {render_time(limit)} (with --requeue and checkpoints a run can go on after it)",
         )
+    room = _room(shape, queue)
+    fewer = f"--gpus {room}" if shape.gpu else f"--nodes {room}"
     if queue.max_nodes is not None and shape.nodes > queue.max_nodes:
-        yield _Misfit(
-            f"it takes at most {plural(queue.max_nodes, 'node')} a job, not {shape.nodes}",
-            f"--nodes {queue.max_nodes}",
-        )
+        why = f"it takes at most {plural(queue.max_nodes, 'node')} a job, not {shape.nodes}"
+        yield _Misfit(why, fewer)
+    elif queue.max_gpus is not None and shape.gpus > queue.max_gpus:
+        why = f"it takes at most {plural(queue.max_gpus, 'GPU')} a job, not {shape.gpus}"
+        yield _Misfit(why, fewer)
     if queue.min_nodes is not None and shape.nodes < queue.min_nodes:
         yield _Misfit(
             f"it takes at least {plural(queue.min_nodes, 'node')} a job",
             f"--nodes {queue.min_nodes}",
         )
-    if queue.max_gpus is not None and shape.gpus > queue.max_gpus:
-        yield _Misfit(
-            f"it takes at most {plural(queue.max_gpus, 'GPU')} a job, not {shape.gpus}",
-            f"--gpus {queue.max_gpus}",
-        )
     if queue.min_gpus is not None and shape.gpu and shape.gpus < queue.min_gpus:
         yield _Misfit(
             f"it takes at least {plural(queue.min_gpus, 'GPU')} a job", f"--gpus {queue.min_gpus}"
         )
-    room = shape.gpu.per_node if shape.gpu else None
-    if queue.exclusive and room and shape.gpus_per_node < room and queue.min_gpus == room:
-        yield _Misfit("it gives whole nodes only", f"--gpus {room}")
+    full = shape.gpu.per_node if shape.gpu else None
+    if queue.exclusive and full and shape.gpus_per_node < full == queue.min_gpus:
+        yield _Misfit("it gives whole nodes only", f"--gpus {full}")
 
 
 def _access_notices(cluster: Cluster, queue: Partition) -> list[Notice]:

@@ -133,6 +133,7 @@ def render_survival(plan: Plan) -> str:
             "job=${job:-$SLURM_JOB_ID}",
             "# shellcheck disable=SC2329  # called by a trap",
             "before_limit() {",
+            "    interrupted=1",
             f"    trap '' {survival.signal}",
             f'    kill -s {survival.signal} "$training"',
             f"    for ((left = {patience}; left > 0; left--)); do",
@@ -151,6 +152,7 @@ def render_survival(plan: Plan) -> str:
         lines += [
             "# shellcheck disable=SC2329  # called by a trap",
             "before_limit() {",
+            "    interrupted=1",
             "    bring_back",
             "}",
         ]
@@ -167,9 +169,11 @@ def render_run(plan: Plan, run: str) -> str:
 {run} &
 training=$!
 # bash runs a trap only between commands: wait can be interrupted, a foreground srun cannot.
+interrupted=
 wait "$training"
 status=$?
-while kill -0 "$training" 2> /dev/null; do
+while [[ $interrupted ]]; do
+    interrupted=
     wait "$training"
     status=$?
 done

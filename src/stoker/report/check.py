@@ -11,15 +11,22 @@ from stoker.report.table import render_advice
 from stoker.units import plural
 
 FORMAT = 1
+# A person reads this many of one kind; JSON has them all.
+MAX_PER_RULE = 20
 
 
 def render_checked(checked: Checked, name: str) -> str:
     """Return the findings, worst first, with place, code, why and fix."""
-    parts = [
-        f"{name}:{each.line}: "
-        + render_advice(f"{each.what} [{each.code}]", each.why, each.fix, each.severity)
-        for each in checked.findings
-    ]
+    seen = Counter[str]()
+    parts = []
+    for each in checked.findings:
+        seen[each.code] += 1
+        if seen[each.code] <= MAX_PER_RULE:
+            advice = render_advice(f"{each.what} [{each.code}]", each.why, each.fix, each.severity)
+            parts.append(f"{name}:{each.line}: {advice}")
+    for code, count in seen.items():
+        if count > MAX_PER_RULE:
+            parts.append(f"{name}: … and {count - MAX_PER_RULE} more of {code}")
     return "\n".join(parts)
 
 

@@ -113,7 +113,7 @@ def _facts(value: Any) -> str:
     rows = []
     for each in dataclasses.fields(value):
         fact = getattr(value, each.name)
-        if each.name == "name" or fact in ((), {}, ""):
+        if each.name == "name" or fact in ((), {}, "") or (each.name == "note" and fact is None):
             continue
         if isinstance(fact, dict):
             fact = ", ".join(f"{key}={text}" for key, text in fact.items())

@@ -18,7 +18,7 @@ source "$SLURM_TMPDIR/env/bin/activate"
 pip install --no-index --upgrade pip
 pip install --no-index torch
 
-# Threads and variables: 1 cores a process, no loader workers seen.
+# Threads and variables: 1 core a process, no loader workers seen.
 export OMP_NUM_THREADS=1
 
 # Run: one process a node.

@@ -8,7 +8,7 @@
 
 # Written by Stoker 0.1.0 for Niagara; plain bash, yours to edit.
 
-# Threads and variables: 1 cores a process, no loader workers seen.
+# Threads and variables: 1 core a process, no loader workers seen.
 export OMP_NUM_THREADS=1
 
 # Run: one process a node.

@@ -84,6 +84,7 @@ job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
 job=${job:-$SLURM_JOB_ID}
 # shellcheck disable=SC2329  # called by a trap
 before_limit() {
+    interrupted=1
     trap '' USR1
     kill -s USR1 "$training"
     for ((left = 75; left > 0; left--)); do
@@ -110,9 +111,11 @@ srun --nodes=2 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill
     train.py --epochs 3 --data "$STOKER_DATA" &
 training=$!
 # bash runs a trap only between commands: wait can be interrupted, a foreground srun cannot.
+interrupted=
 wait "$training"
 status=$?
-while kill -0 "$training" 2> /dev/null; do
+while [[ $interrupted ]]; do
+    interrupted=
     wait "$training"
     status=$?
 done

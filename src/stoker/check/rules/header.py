@@ -12,10 +12,9 @@ from stoker.errors import nearest
 from stoker.units import parse_slurm_mem, parse_slurm_time
 
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
-_LOOKALIKES = str.maketrans(
-    {**dict.fromkeys(_DASHES, "-"), "\u00a0": " ", "\u2018": "'", "\u2019": "'",
-     "\u201c": '"', "\u201d": '"'}
-)  # fmt: skip
+_PLAIN = str.maketrans({**dict.fromkeys(_DASHES, "-"), "\u00a0": " "})
+# Inside a value a dash may be meant; in front of a name it never is.
+_LOOKALIKE = re.compile(rf"(?<=\s)[-{_DASHES}]*[{_DASHES}][-{_DASHES}]*(?=\w)|\u00a0")
 _UNLIMITED = ("unlimited", "infinite")
 # A typo changes a letter or two; less alike than this is another word (`--image`, `--time`).
 TYPO_CUTOFF = 0.8
@@ -69,15 +68,18 @@ def late_directive(subject: Subject) -> Iterator[Hit]:
     if not script.late:
         return
     first = script.lines[script.body_line - 1].strip()
-    for line in sorted({each.line for each in script.late}):
+    anchor = max((each.line for each in script.directives), default=1)
+    late = sorted({each.line for each in script.late})
+    moved = [script.lines[line - 1] for line in late]
+    edits = (Edit(anchor, (script.lines[anchor - 1], *moved)), *(Edit(line, ()) for line in late))
+    for line in late:
         text = script.lines[line - 1]
-        anchor = max((each.line for each in script.directives), default=1)
         yield Hit(
             line,
             f"`{text.strip()[:60]}` is ignored",
             f"sbatch stops reading at the first command, `{first[:40]}` on line {script.body_line}",
             "move it above the first command",
-            (Edit(anchor, (script.lines[anchor - 1], text)), Edit(line, ())),
+            edits if line == late[0] else (),  # all move together
         )
 
 
@@ -213,7 +215,7 @@ def bad_time(subject: Subject) -> Iterator[Hit]:
     """A time limit that Slurm cannot read."""
     for name in ("time", "time-min"):
         value = subject.script.value(name)
-        if value is None or "<" in value or value.lower() in _UNLIMITED:
+        if value is None or value.lower() in _UNLIMITED:
             continue
         if parse_slurm_time(value) is None:
             yield Hit(
@@ -229,7 +231,7 @@ def bad_memory(subject: Subject) -> Iterator[Hit]:
     """A memory size that Slurm cannot read."""
     for name in ("mem", "mem-per-cpu", "mem-per-gpu"):
         value = subject.script.value(name)
-        if value is not None and "<" not in value and parse_slurm_mem(value) is None:
+        if value is not None and parse_slurm_mem(value) is None:
             yield Hit(
                 subject.script.line_of(name),
                 f"`{value}` is not a memory size",
@@ -257,19 +259,16 @@ def memory_without_unit(subject: Subject) -> Iterator[Hit]:
 
 @rule("ST112", "error")
 def lookalike(subject: Subject) -> Iterator[Hit]:
-    """A typographic dash, quote or space in a #SBATCH line."""
+    """A typographic dash or space where an option begins."""
     for number, line in enumerate(subject.script.lines, 1):
-        if not line.startswith("#SBATCH") or line.isascii():
-            continue
-        options = line.split("#", 2)[1] if line.count("#") > 1 else line[1:]
-        plain = options.translate(_LOOKALIKES)
-        if plain != options and re.search(rf"[{_DASHES}\u00a0]", options):
+        if line.startswith("#SBATCH") and _LOOKALIKE.search(line):
+            plain = _LOOKALIKE.sub(lambda match: match[0].translate(_PLAIN), line)
             yield Hit(
                 number,
                 "there is a typographic dash or space in this line",
                 "copied from a web page or PDF; sbatch knows only the ASCII `-`",
                 "type the line again",
-                (Edit(number, (line.translate(_LOOKALIKES),)),),
+                (Edit(number, (plain,)),),
             )
 
 
@@ -294,10 +293,10 @@ def log_folder(subject: Subject) -> Iterator[Hit]:
         return
     for name in ("output", "error"):
         value = subject.script.value(name)
-        if value is None or "/" not in value or value.startswith(("/", "~", "<")):
+        if value is None or "/" not in value or value.startswith(("/", "~")):
             continue
         place = value.rsplit("/", 1)[0]
-        if "%" in place or "<" in place or (folder / place).is_dir():
+        if "%" in place or (folder / place).is_dir():
             continue
         yield Hit(
             subject.script.line_of(name),

@@ -14,7 +14,7 @@ from stoker.units import plural, render_hours, render_mem, render_time
 def unknown_partition(subject: Subject) -> Iterator[Hit]:
     """A partition that this cluster does not have."""
     cluster, name = subject.cluster, subject.script.value("partition")
-    if cluster is None or name is None or not cluster.partition or "<" in name:
+    if cluster is None or name is None or not cluster.partition:
         return
     known = {
         queue.name if queue.partition is None else queue.partition
@@ -81,16 +81,10 @@ def over_nodes(subject: Subject) -> Iterator[Hit]:
 
 
 def _other_queue(subject: Subject, nodes: int) -> str | None:
-    cluster, time_s = subject.cluster, subject.script.time_s or 0
     kinds = {gpu.name for gpu in subject.kinds}
-    for queue in cluster.partition.values() if cluster else ():
-        fits = queue.max_nodes is not None and nodes <= queue.max_nodes and not queue.test
-        if (
-            fits
-            and kinds & set(queue.gpus)
-            and (queue.time_s or time_s) >= time_s
-            and not queue.automatic
-        ):
+    for queue in subject.cluster.partition.values() if subject.cluster else ():
+        fits = queue.max_nodes is not None and nodes <= queue.max_nodes
+        if fits and kinds & set(queue.gpus) and not queue.test and not queue.automatic:
             return f"--partition={queue.name}"
     return None
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from stoker.check.findings import Edit, Hit, Subject, rule
+from stoker.units import plural
 
 _WORKERS = re.compile(r"--?(?:num[-_]?workers|dataloader[-_]num[-_]workers|n[-_]?workers)$")
 
@@ -132,13 +133,14 @@ def loader_workers(subject: Subject) -> Iterator[Hit]:
         if launch.launcher == "accelerate" or (launch.is_distributed and processes == 1):
             processes = subject.script.gpus_per_node or 1
         if workers * processes > cpus:
+            why = "they take turns on the cores, and the GPU waits"
+            if processes > 1:
+                why = f"{workers} in each of {processes} processes; {why}"
             yield Hit(
                 launch.line,
-                f"{workers * processes} loader workers on {cpus} CPUs",
-                f"{workers} workers in each of {processes} processes; they take turns on the cores"
-                if processes > 1
-                else "the workers take turns on the cores, and the GPU waits",
-                f"--cpus-per-task={workers * processes}, or {max(1, cpus // processes)} workers",
+                f"{plural(workers * processes, 'loader worker')} on {plural(cpus, 'CPU')}",
+                why,
+                f"{plural(max(1, cpus // processes), 'worker')} a process, or more --cpus-per-task",
             )
 
 

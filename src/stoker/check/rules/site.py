@@ -23,12 +23,7 @@ def gpu_type(subject: Subject) -> Iterator[Hit]:
     types = {kind.type: kind for kind in cluster.gpu.values() if kind.type}
     known = {name for kind in cluster.gpu.values() for name in (kind.type, *kind.aliases) if name}
     if gpu.type is not None:
-        if (
-            known
-            and gpu.type not in known
-            and "<" not in gpu.type
-            and cluster.slurm.gpu_type != "never"
-        ):
+        if known and gpu.type not in known and cluster.slurm.gpu_type != "never":
             match = nearest(gpu.type, known) or next(iter(types))
             line = subject.script.lines[gpu.line - 1]
             yield Hit(
@@ -176,7 +171,7 @@ def missing_option(subject: Subject) -> Iterator[Hit]:
             f"without it the job is refused ({rules.source})",
             f"#SBATCH --account={example}",
         )
-    if rules.partition == "required" and not script.has("partition", "qos"):
+    if rules.partition == "required" and script.gpu and not script.has("partition", "qos"):
         queue = next(
             (queue.name for queue in cluster.partition.values() if queue.kind == "gpu"), None
         )

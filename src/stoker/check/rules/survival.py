@@ -7,6 +7,10 @@ from collections.abc import Iterator
 
 from stoker.check.findings import Edit, Hit, Subject, rule
 
+_REQUEUE = re.compile(
+    r"scontrol\s+requeue\s+[\"']?(\$\{SLURM_(?:ARRAY_)?JOB_?ID\}|\$SLURM_(?:ARRAY_)?JOB_?ID\b)(?!_)"
+)
+
 
 @rule("ST601", "warning")
 def batch_signal(subject: Subject) -> Iterator[Hit]:
@@ -75,9 +79,7 @@ def requeue_array(subject: Subject) -> Iterator[Hit]:
         return
     safe = "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
     for number, line in enumerate(script.lines, 1):
-        match = re.search(
-            r"scontrol\s+requeue\s+[\"']?(\$\{?SLURM_(?:ARRAY_)?JOB_?ID\}?)(?![\w{]|_\$)", line
-        )
+        match = _REQUEUE.search(line)
         if match and number >= script.body_line and not line.lstrip().startswith("#"):
             yield Hit(
                 number,
