@@ -1,16 +1,4 @@
-"""Choose how the processes start: who starts them, and how many tasks Slurm sees.
-
-Forms:
-
-    python        one process a node
-    task-per-gpu  srun starts one task for every GPU
-    standalone    torchrun on one node
-    c10d          one torchrun a node, which meet at the first node
-    deepspeed     the deepspeed launcher on one node
-    accelerate    one `accelerate launch` a node
-    tf-workers    one TensorFlow worker a node
-    tf-servers    TensorFlow chief, workers and parameter servers
-"""
+"""Choose how the processes start: who starts them, and how many tasks Slurm sees."""
 
 from __future__ import annotations
 
@@ -18,6 +6,18 @@ from stoker.errors import SpecError
 from stoker.plan.plan import Launch, Notice, Shape
 from stoker.plan.source import Source
 from stoker.units import plural
+
+# Every form of launch, as plans name it.
+FORMS = {
+    "python": "one process",
+    "task-per-gpu": "srun",
+    "standalone": "torchrun",
+    "c10d": "torchrun (c10d)",
+    "deepspeed": "deepspeed",
+    "accelerate": "accelerate",
+    "tf-workers": "srun (TF_CONFIG)",
+    "tf-servers": "srun (TF_CONFIG)",
+}
 
 _PROCESS_PER_GPU = "torchrun starts a process for each GPU of the node"
 _RANKS_FROM_SLURM = ("horovod", "jax")

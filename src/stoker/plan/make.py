@@ -7,10 +7,10 @@ from pathlib import Path
 from stoker.cluster.profile import Cluster, Gpu
 from stoker.errors import SpecError, UsageError, nearest
 from stoker.plan.cost import NodeRequest, make_cost
-from stoker.plan.directives import Numbers, make_directives
+from stoker.plan.directives import Directives, Numbers, make_directives
 from stoker.plan.disk import choose_disk
 from stoker.plan.environment import choose_environment
-from stoker.plan.launch import choose_launch, launch_notices
+from stoker.plan.launch import FORMS, choose_launch, launch_notices
 from stoker.plan.plan import Choice, Launch, Notice, Plan, Shape
 from stoker.plan.shape import choose_shape
 from stoker.plan.source import Source, read_source
@@ -38,7 +38,9 @@ def make_plan(spec: Spec, cluster: Cluster, folder: Path | None = None) -> Plan:
     )
     account, account_choices = _account(spec, cluster)
     numbers = Numbers(cpus, mem, disk_gb, sized.time_s, account)
-    tasks = Choice("tasks per node", str(launch.tasks_per_node), launch.reason)
+    directives = make_directives(spec, cluster, sized.shape, launch, numbers)
+    tasks = Choice("tasks per node", str(launch.tasks_per_node), "what srun starts on each node")
+    launcher = Choice("launcher", FORMS[launch.form], launch.reason)
     rendezvous = (
         Choice(
             "rendezvous",
@@ -59,10 +61,12 @@ def make_plan(spec: Spec, cluster: Cluster, folder: Path | None = None) -> Plan:
         time_s=sized.time_s,
         threads=threads,
         cost=make_cost(cluster, sized.shape, node, sized.time_s),
-        directives=make_directives(spec, cluster, sized.shape, launch, numbers),
+        directives=directives,
         choices=(
             Choice("framework", framework, _framework_reason(spec, source)),
             *sized.choices,
+            *_gpu_request(cluster, directives),
+            launcher,
             tasks,
             cpu_choice,
             mem_choice,
@@ -193,6 +197,15 @@ def _threads(source: Source, cpus: int) -> tuple[int, Choice]:
         threads = max(1, cpus)
         reason = f"{plural(threads, 'core')} a process, no loader workers seen"
     return threads, Choice("threads", str(threads), reason)
+
+
+def _gpu_request(cluster: Cluster, directives: Directives) -> list[Choice]:
+    """Say how this site wants GPUs to be asked for."""
+    asked = [f"--{name}={value}" for name, value in directives if name in ("gres", "gpus-per-node")]
+    if not asked:
+        return []
+    reason = "the form that this site's documents use; it counts per node"
+    return [Choice("request", asked[0], reason, cluster.slurm.source)]
 
 
 def _account(spec: Spec, cluster: Cluster) -> tuple[str | None, list[Choice]]:

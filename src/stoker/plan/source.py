@@ -100,7 +100,7 @@ def read_source(path: Path) -> Source:
         done.add(file)
         if tree is None:
             if file == path:
-                return Source(evidence=f"`{path}` could not be read as Python from here")
+                return Source(evidence=f"`{path.name}` could not be read as Python from here")
             continue
         names = _look(tree, file, seen)
         todo.extend(each for each in _beside(path.parent, names) if each not in done | set(todo))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from stoker.plan.plan import Plan
@@ -13,19 +14,20 @@ FORMAT = 1
 
 
 def render_plan(plan: Plan) -> str:
-    """Return the plan as a table: each number, why, and the fact behind it."""
-    rows = [(each.name, each.value, each.reason) for each in plan.choices]
-    parts = [
-        f"{_title(plan)}\n",
-        render_table(rows),
-        "",
-        _cost(plan),
-    ]
+    """Return the plan as a table: each number, why, and the fact behind it by its number."""
     sources = dict.fromkeys(each.source for each in plan.choices if each.source)
     if plan.cost:
         sources[plan.cost.source] = None
+    number = {source: index for index, source in enumerate(sources, 1)}
+
+    def marked(text: str, source: str | None) -> str:
+        return f"{text} [{number[source]}]" if source else text
+
+    rows = [(each.name, each.value, marked(each.reason, each.source)) for each in plan.choices]
+    parts = [f"{_title(plan)}\n", render_table(rows), "", _cost(plan, marked)]
     if sources:
-        parts += ["", "facts from:", *(f"  {source}" for source in sources)]
+        parts += ["", "facts from"]
+        parts += [f"  [{index}] {source}" for source, index in number.items()]
     return "\n".join(parts)
 
 
@@ -40,7 +42,7 @@ def _title(plan: Plan) -> str:
     return f"plan for {plan.spec.script} on {plan.cluster.title}: {what}"
 
 
-def _cost(plan: Plan) -> str:
+def _cost(plan: Plan, marked: Callable[[str, str | None], str]) -> str:
     cost = plan.cost
     if cost is None:
         unit = plan.cluster.billing.unit
@@ -49,7 +51,7 @@ def _cost(plan: Plan) -> str:
         )
     hours = render_hours(plan.time_s or 0)
     total = f"{cost.total:,.6g} {cost.unit} for {hours}, {cost.per_hour:,.6g} an hour"
-    return f"cost: {total}\n      {cost.formula}"
+    return f"cost: {total}\n      {marked(cost.formula, cost.source)}"
 
 
 def plan_json(plan: Plan, script: str) -> dict[str, Any]:

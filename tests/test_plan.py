@@ -1,0 +1,298 @@
+"""The planner's rules, its refusals and its costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.cluster.layers import parse_overrides
+from stoker.cluster.load import load_cluster
+from stoker.errors import StokerError, UsageError
+from stoker.plan.make import make_plan
+from stoker.plan.plan import Plan
+from stoker.plan.script import render_script
+from stoker.plan.spec import FRAMEWORKS, Setup, Spec, Staging
+
+HOUR = 3600
+
+
+def plan(cluster: str, *facts: str, script: str | None = None, **asked: Any) -> Plan:
+    asked.setdefault("time_s", HOUR)
+    asked.setdefault("framework", "ddp")
+    loaded = load_cluster(cluster, [parse_overrides(facts, cluster)])
+    return make_plan(Spec((script or "train.py",), **asked), loaded, Path("/nowhere"))
+
+
+def shape(made: Plan) -> tuple[str | None, int, int]:
+    queue = made.shape.partition
+    return queue.name if queue else None, made.shape.nodes, made.shape.gpus_per_node
+
+
+@pytest.mark.parametrize(
+    ("cluster", "gpus", "expected"),
+    [
+        ("puhti", 1, ("gpu", 1, 1)),
+        ("puhti", 4, ("gpu", 1, 4)),
+        ("puhti", 8, ("gpu", 2, 4)),
+        ("mahti", 1, ("gpusmall", 1, 1)),
+        ("mahti", 2, ("gpusmall", 1, 2)),
+        ("mahti", 3, ("gpumedium", 1, 3)),
+        ("mahti", 24, ("gpumedium", 6, 4)),
+        ("lumi", 1, ("small-g", 1, 1)),
+        ("lumi", 8, ("standard-g", 1, 8)),
+        ("lumi", 64, ("standard-g", 8, 8)),
+        ("trillium", 1, ("compute", 1, 1)),
+        ("trillium", 8, ("compute", 2, 4)),
+        ("nibi", 16, ("automatic", 2, 8)),
+        ("roihu", 4, ("gpumedium", 1, 4)),
+        ("roihu", 8, ("gpularge", 2, 4)),
+        ("perlmutter", 1, ("shared", 1, 1)),
+        ("perlmutter", 8, ("regular", 2, 4)),
+    ],
+)
+def test_up_to_a_node_one_node_and_beyond_that_full_nodes(
+    cluster: str, gpus: int, expected: tuple[str, int, int]
+) -> None:
+    assert shape(plan(cluster, gpus=gpus)) == expected
+
+
+def test_a_long_job_on_a_full_lumi_node_goes_where_it_fits() -> None:
+    assert shape(plan("lumi", gpus=8, time_s=60 * HOUR)) == ("small-g", 1, 8)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "queue"),
+    [("puhti", "gputest"), ("mahti", "gputest"), ("lumi", "dev-g"), ("roihu", "gputest"),
+     ("perlmutter", "debug"), ("leonardo", "boost_qos_dbg"), ("carc_discovery", "debug"), ("trillium", "debug")],
+)  # fmt: skip
+def test_test_takes_the_short_partition_and_cuts_the_time(cluster: str, queue: str) -> None:
+    made = plan(cluster, gpus=1, test=True, time_s=36 * HOUR)
+    assert made.shape.partition
+    assert made.shape.partition.name == queue
+    assert made.time_s == made.shape.partition.time_s
+
+
+def directives(made: Plan) -> dict[str, str | None]:
+    return dict(made.directives)
+
+
+def test_alliance_clusters_get_a_gpu_model_and_no_partition() -> None:
+    for cluster in ("fir", "nibi", "rorqual", "narval", "graham", "cedar", "beluga"):
+        options = directives(plan(cluster, gpus=1))
+        assert "partition" not in options
+        assert (options["gpus-per-node"] or "").count(":") == 1
+
+
+def test_cvl_gets_no_gres_and_no_qos() -> None:
+    options = directives(plan("cvl_uwa", gpus=1))
+    assert not {"gres", "gpus-per-node", "qos"} & set(options)
+    assert options["partition"] == "desktop"
+
+
+def test_a_queue_that_is_a_qos_is_asked_for_as_one() -> None:
+    options = directives(plan("perlmutter", gpus=4))
+    assert (options["qos"], options["constraint"], options.get("partition")) == (
+        "regular",
+        "gpu",
+        None,
+    )
+    options = directives(plan("leonardo", gpus=1, test=True))
+    assert (options["partition"], options["qos"]) == ("boost_usr_prod", "boost_qos_dbg")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "gpu", "request_"),
+    [("mahti", "a100_1g.5gb", "gpu:a100_1g.5gb:1"), ("fir", "h100_1g.10gb", "nvidia_h100_80gb_hbm3_1g.10gb:1"),
+     ("narval", "a100_1g.5gb", "a100_1g.5gb:1"), ("nibi", "h100_2g.20gb", "h100_2g.20gb:1")],
+)  # fmt: skip
+def test_slices_are_asked_for_by_their_own_name(cluster: str, gpu: str, request_: str) -> None:
+    options = directives(plan(cluster, gpus=1, gpu=gpu))
+    assert request_ in (options.get("gres"), options.get("gpus-per-node"))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "asked", "unit", "per_hour"),
+    [
+        ("puhti", {"gpus": 1}, "GPU BU", 60 + 10 + 8.0),
+        ("puhti", {"gpus": 8}, "GPU BU", 2 * (240 + 40 + 32.0)),
+        ("puhti", {"gpus": 1, "staging": Staging(disk_gb=100)}, "GPU BU", 60 + 10 + 8 + 0.006 * 100 / 1.073741824),
+        ("mahti", {"gpus": 4}, "GPU BU", 400.0),
+        ("mahti", {"gpus": 1, "gpu": "a100_1g.5gb"}, "GPU BU", 15.0),
+        ("roihu", {"gpus": 2}, "GPU BU", 400.0),
+        ("lumi", {"gpus": 8}, "GPU-hours", 4.0),
+        ("lumi", {"gpus": 1}, "GPU-hours", 0.5),
+        ("lumi", {"gpus": 1, "mem_gib": 65.0}, "GPU-hours", 1.0),
+        ("lumi", {"gpus": 1, "cpus_per_task": 9}, "GPU-hours", 1.0),
+        ("fir", {"gpus": 4}, "RGU-hours", 48.8),
+        ("perlmutter", {"gpus": 8}, "node-hours", 2.0),
+        ("della", {"gpus": 1}, "billing weight", 12 + 12 + 22.3),
+    ],
+)  # fmt: skip
+def test_cost_follows_the_sites_formula(
+    cluster: str, asked: Any, unit: str, per_hour: float
+) -> None:
+    cost = plan(cluster, **asked, time_s=2 * HOUR).cost
+    assert cost
+    assert unit in cost.unit
+    assert cost.per_hour == pytest.approx(per_hour)
+    assert cost.total == pytest.approx(2 * per_hour)
+    assert cost.source
+
+
+def test_a_cost_that_is_not_known_is_not_invented() -> None:
+    assert plan("leonardo", gpus=1).cost is None
+    assert plan("carc_discovery", gpus=1, gpu="l40s").cost is None
+
+
+REFUSALS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "8 GPUs on one node of 4": ("puhti", {"nodes": 1, "gpus": 8}, "--nodes 2 --gpus-per-node 4"),
+    "6 GPUs": ("puhti", {"gpus": 6}, "--gpus 4 or --gpus 8"),
+    "spread over nodes": ("puhti", {"nodes": 4, "gpus": 4}, "--nodes 1 --gpus 4"),
+    "40 h where 36 h is the limit": (
+        "mahti",
+        {"gpus": 1, "time_s": 40 * HOUR},
+        "--time 1-12:00:00",
+    ),
+    "too many nodes": ("mahti", {"gpus": 48}, "--gpus 24"),
+    "more GPUs than any queue": ("roihu", {"gpus": 400}, "--gpus 40"),
+    "nvme where there is none": ("lumi", {"staging": Staging(disk_gb=100)}, "leave --nvme out"),
+    "data where there is no disk": (
+        "lumi",
+        {"staging": Staging(data="/d", data_gib=1.0)},
+        "leave --data out",
+    ),
+    "nvme beyond the disk": ("puhti", {"staging": Staging(disk_gb=4000)}, "--nvme 3600"),
+    "data of unknown size": ("puhti", {"staging": Staging(data="/no/such")}, "--data-size"),
+    "memory beyond the node": ("puhti", {"mem_gib": 500.0}, "--mem 373G"),
+    "CPUs beyond the node": ("puhti", {"cpus_per_task": 64}, "--cpus-per-task 40"),
+    "2 of 4 on Trillium": ("trillium", {"gpus": 2}, "--gpus-per-node 4"),
+    "two slices": ("mahti", {"gpu": "a100_1g.5gb", "gpus": 2}, "--gpus 1"),
+    "no such GPU": ("puhti", {"gpu": "h100"}, "--gpu v100"),
+    "no such partition": ("puhti", {"partition": "gpuu"}, "--partition gpu"),
+    "no GPUs at all": ("niagara", {"gpus": 1}, "--cluster trillium"),
+    "mirrored over nodes": (
+        "puhti",
+        {"gpus": 8, "framework": "mirrored"},
+        "--framework multiworker",
+    ),
+    "unknown framework": ("puhti", {"framework": "dpp"}, "--framework ddp"),
+    "counts that differ": ("puhti", {"gpus": 4, "nodes": 2, "gpus_per_node": 4}, "--gpus 8"),
+    "two environments": ("puhti", {"setup": Setup(venv="v", conda="c")}, "keep one"),
+    "not an option": ("puhti", {"add": ("No Option",)}, "--sbatch=--mail-type=END"),
+    "a line break": ("puhti", {"job_name": "a\nb"}, "one line"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_cannot_be_had_is_refused_with_the_nearest_request(name: str) -> None:
+    cluster, asked, fix = REFUSALS[name]
+    with pytest.raises(StokerError) as caught:
+        plan(cluster, **asked)
+    assert fix in caught.value.fix
+    assert caught.value.what
+    assert caught.value.why
+
+
+def test_the_nearest_request_can_really_be_had() -> None:
+    assert shape(plan("puhti", nodes=2, gpus_per_node=4))
+    assert shape(plan("mahti", gpus=24))
+    assert shape(plan("roihu", gpus=40))
+    assert shape(plan("mahti", gpus=1, time_s=36 * HOUR))
+
+
+def test_partial_nodes_are_allowed_where_the_site_allows_them() -> None:
+    assert shape(plan("puhti", "slurm.full_nodes=false", nodes=4, gpus=4)) == ("gpu", 4, 1)
+
+
+def test_retired_clusters_plan_and_warn_with_the_successor() -> None:
+    notices = plan("puhti", gpus=1).notices
+    assert any("retired since 2026-07-31" in each.what and "roihu" in each.fix for each in notices)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("gpus", [1, 4, 8])
+def test_every_framework_starts_one_process_per_gpu_or_says_why_not(
+    framework: str, gpus: int
+) -> None:
+    if framework == "mirrored" and gpus == 8:
+        return
+    made = plan("puhti", gpus=gpus, framework=framework)
+    processes = made.launch.processes_per_node * made.shape.nodes
+    alone = framework in ("plain", "mirrored", "multiworker", "parameter-server")
+    assert processes == (made.shape.nodes if alone else gpus)
+    assert render_script(made).startswith("#!/bin/bash\n")
+
+
+def test_any_option_can_be_added_or_removed() -> None:
+    made = plan(
+        "puhti",
+        gpus=1,
+        add=("--mail-type=END", "exclusive", "--time=02:00:00"),
+        drop=("--mem", "job-name"),
+    )
+    options = directives(made)
+    assert options["mail-type"] == "END"
+    assert options["exclusive"] is None
+    assert options["time"] == "02:00:00"
+    assert not {"mem", "job-name"} & set(options)
+
+
+def test_every_choice_has_a_reason() -> None:
+    for each in plan("puhti", gpus=8).choices:
+        assert each.value
+        assert each.reason
+
+
+def test_a_script_without_a_framework_on_many_gpus_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    made = make_plan(Spec(("train.py",), gpus=4), load_cluster("puhti"), tmp_path)
+    assert any("more than one process" in each.what for each in made.notices)
+
+
+def test_threads_are_what_the_loader_workers_leave(tmp_path: Path) -> None:
+    loader = "from torch.utils.data import DataLoader\nDataLoader(d, num_workers={})\n"
+    for workers, threads in (("8", 2), ("0", 10), ("n", 1), ("16", 1)):
+        (tmp_path / "train.py").write_text(loader.format(workers))
+        made = make_plan(Spec(("train.py",), gpus=1), load_cluster("puhti"), tmp_path)
+        assert made.threads == threads
+
+
+def test_bf16_on_a_gpu_without_it_is_noticed() -> None:
+    spec = Spec(("train.py", "--precision=bf16"), gpus=1)
+    notices = make_plan(spec, load_cluster("puhti"), Path("/nowhere")).notices
+    assert any("bf16" in each.what for each in notices)
+
+
+def test_a_program_that_is_not_python_is_run_as_it_is() -> None:
+    script = render_script(plan("puhti", script="./a.out", gpus=1, framework="plain"))
+    assert "    ./a.out\n" in script
+    assert "python3" not in script
+
+
+def test_a_module_is_started_with_m() -> None:
+    made = plan("puhti", script="pkg.train", gpus=1, framework="plain", is_module=True)
+    assert "python3 -m pkg.train" in render_script(made)
+
+
+@pytest.mark.parametrize(
+    ("setup", "line"),
+    [
+        (Setup(modules=("pytorch/2.7",)), "module load pytorch/2.7"),
+        (Setup(venv="/projappl/my env"), "source '/projappl/my env/bin/activate'"),
+        (Setup(conda="torch-env"), "conda activate torch-env"),
+        (Setup(container="/x/y.sif"), 'apptainer exec --nv "$SIF" torchrun'),
+        (Setup(lines=("ulimit -n 4096",)), "ulimit -n 4096"),
+    ],
+)
+def test_an_environment_of_ones_own_replaces_the_sites(setup: Setup, line: str) -> None:
+    script = render_script(plan("puhti", gpus=1, setup=setup))
+    assert line in script
+    assert ("module load pytorch\n" in script) == bool(setup.lines)
+
+
+def test_a_usage_error_is_told_apart_by_its_exit_code() -> None:
+    with pytest.raises(UsageError) as caught:
+        plan("puhti", framework="x")
+    assert caught.value.exit_code == 2

@@ -1,0 +1,90 @@
+"""The script says which framework it uses; it is read, never run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stoker.plan.source import read_source
+
+CASES = {
+    "plain": "import torch\nmodel = torch.nn.Linear(1, 1)\n",
+    "ddp": "from torch.nn.parallel import DistributedDataParallel as DDP\nDDP(model)\n",
+    "ddp init": "import torch.distributed as dist\ndist.init_process_group('nccl')\n",
+    "ddp hf": "from transformers import Trainer\nTrainer(model=m).train()\n",
+    "fsdp": "from torch.distributed.fsdp import fully_shard\nfully_shard(model)\n",
+    "fsdp old": "from torch.distributed.fsdp import FullyShardedDataParallel as F\nimport torch.distributed as d\nd.init_process_group()\nF(m)\n",
+    "deepspeed": "import deepspeed\ne, o, _, _ = deepspeed.initialize(model=m)\n",
+    "deepspeed import": "import deepspeed\n",
+    "horovod": "import horovod.torch as hvd\nhvd.init()\n",
+    "horovod keras": "import horovod.tensorflow.keras as hvd\nhvd.init()\n",
+    "mirrored": "import tensorflow as tf\ns = tf.distribute.MirroredStrategy()\n",
+    "multiworker": "import tensorflow as tf\ns = tf.distribute.MultiWorkerMirroredStrategy()\n",
+    "parameter-server": "import tensorflow as tf\ns = tf.distribute.ParameterServerStrategy(r)\n",
+    "lightning": "import lightning as L\nL.Trainer(devices=4)\n",
+    "lightning old": "import pytorch_lightning as pl\npl.Trainer(gpus=4)\n",
+    "accelerate": "from accelerate import Accelerator\na = Accelerator()\n",
+    "accelerate with deepspeed": "import deepspeed\nfrom accelerate import Accelerator\na = Accelerator()\n",
+    "jax": "import jax\njax.distributed.initialize()\n",
+    "mpi": "from mpi4py import MPI\ncomm = MPI.COMM_WORLD\n",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_framework_is_read_from_the_script(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(CASES[name])
+    source = read_source(path)
+    assert source.framework == name.split(maxsplit=1)[0]
+    assert source.was_read
+    if source.framework != "plain":
+        assert "train.py:" in source.evidence
+
+
+def test_modules_beside_the_script_are_read_too(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("from engine.loop import main\nmain()\n")
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "engine/__init__.py").write_text("")
+    (tmp_path / "engine/loop.py").write_text("import lightning as L\ndef main(): L.Trainer()\n")
+    source = read_source(tmp_path / "train.py")
+    assert source.framework == "lightning"
+    assert source.evidence == "loop.py:2 calls `lightning.Trainer`"
+
+
+@pytest.mark.parametrize(
+    ("loader", "workers", "known"),
+    [
+        ("DataLoader(d, num_workers=8)", 8, True),
+        ("DataLoader(d)", 0, True),
+        ("DataLoader(d, num_workers=args.workers)", None, False),
+        ("DataLoader(d, **options)", None, False),
+        ("print(1)", None, False),
+    ],
+)
+def test_loader_workers_are_counted_where_they_are_written(
+    tmp_path: Path, loader: str, workers: int | None, known: bool
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"from torch.utils.data import DataLoader\n{loader}\n")
+    source = read_source(path)
+    assert (source.workers, source.workers_known) == (workers, known)
+
+
+@pytest.mark.parametrize("content", [b"def broken(:\n", b"\x00\xff", b"print 'two'\n"])
+def test_what_is_not_python_is_not_guessed_at(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "train.py"
+    path.write_bytes(content)
+    source = read_source(path)
+    assert not source.was_read
+    assert "could not be read" in source.evidence
+
+
+def test_a_missing_script_is_said_not_guessed(tmp_path: Path) -> None:
+    assert not read_source(tmp_path / "none.py").was_read
+
+
+def test_imports_in_a_circle_end(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import b\n")
+    (tmp_path / "b.py").write_text("import a\nimport deepspeed\n")
+    assert read_source(tmp_path / "a.py").framework == "deepspeed"
