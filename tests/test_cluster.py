@@ -110,7 +110,7 @@ def test_project_wins_over_user_and_the_command_line_over_both(tmp_path: Path) -
     assert load_cluster("puhti", outside).partition["gpu"].time == "4-00:00:00"
     assert load_cluster("puhti", inside).partition["gpu"].time == "5-00:00:00"
     given = parse_overrides(["partition.gpu.time=6-00:00:00"], "puhti")
-    merged = load_cluster("puhti", [*inside, given])
+    merged = load_cluster("puhti", [*inside, *given])
     assert merged.partition["gpu"].time == "6-00:00:00"
     assert merged.partition["gpu"].max_gpus == 80
 
@@ -165,7 +165,7 @@ def test_values_on_the_command_line_may_be_toml_or_plain_text() -> None:
     layer = parse_overrides(
         ["gpu.v100.per_node=8", "slurm.full_nodes=false", "disk.env=TMPDIR"], "puhti"
     )
-    cluster = load_cluster("puhti", [layer])
+    cluster = load_cluster("puhti", layer)
     assert cluster.gpu["v100"].per_node == 8
     assert cluster.slurm.full_nodes is False
     assert cluster.disk.env == "TMPDIR"

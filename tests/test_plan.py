@@ -21,7 +21,7 @@ HOUR = 3600
 def plan(cluster: str, *facts: str, script: str | None = None, **asked: Any) -> Plan:
     asked.setdefault("time_s", HOUR)
     asked.setdefault("framework", "ddp")
-    loaded = load_cluster(cluster, [parse_overrides(facts, cluster)])
+    loaded = load_cluster(cluster, parse_overrides(facts, cluster))
     return make_plan(Spec((script or "train.py",), **asked), loaded, Path("/nowhere"))
 
 

@@ -94,8 +94,8 @@ def fold(name: str) -> str:
     return plain.replace("@", "_").replace("-", "_").replace(" ", "_")
 
 
-def parse_overrides(texts: Iterable[str], cluster: str) -> Layer:
-    """Read `partition.gpu.time="5-00:00:00"` from the command line as the last layer."""
+def parse_overrides(texts: Iterable[str], cluster: str) -> tuple[Layer, ...]:
+    """Read `partition.gpu.time="5-00:00:00"` from the command line as the last layer, if any."""
     table: Table = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -107,7 +107,7 @@ def parse_overrides(texts: Iterable[str], cluster: str) -> Layer:
                 fix="write for example --set partition.gpu.time=5-00:00:00",
             )
         table = merge(table, one)
-    return Layer("--set", {cluster: table}, {})
+    return (Layer("--set", {fold(cluster): table}, {}),) if table else ()
 
 
 def _fact(key: str, value: str) -> Table | None:

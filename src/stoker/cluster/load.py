@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -34,7 +35,7 @@ def load_cluster(name: str, layers: Iterable[Layer] = ()) -> Cluster:
     4
     """
     layers = tuple(layers)
-    key = _known_name(name, layers)
+    key = resolve_name(name, layers)
     path = PROFILES / f"{key}.toml"
     table = read_toml(path) if path.is_file() else {}
     if table.get("scheduler") == "none":
@@ -50,7 +51,8 @@ def load_cluster(name: str, layers: Iterable[Layer] = ()) -> Cluster:
     return _check_references(cluster, " + ".join(origins))
 
 
-def _known_name(name: str, layers: tuple[Layer, ...]) -> str:
+def resolve_name(name: str, layers: Iterable[Layer] = ()) -> str:
+    """Return the name that a profile goes by; raises `ClusterError` with the nearest one."""
     legal = names(layers)
     key = fold(name)
     if key in legal:
@@ -89,7 +91,7 @@ def _damaged(origin: str, where: str, why: str) -> ClusterError:
 
 def _parse(kind: type[T], table: Mapping[str, Any], where: str, origin: str) -> T:
     """Read a TOML table into the dataclass that describes it, checking names and types."""
-    hints = typing.get_type_hints(kind)
+    hints = _hints(typing.cast("Any", kind))
     unknown = sorted(set(table) - set(hints))
     if unknown:
         match = nearest(unknown[0], hints)
@@ -111,6 +113,12 @@ def _parse(kind: type[T], table: Mapping[str, Any], where: str, origin: str) -> 
     if missing:
         raise _damaged(origin, where, f"`{missing[0]}` is missing")
     return kind(**values)
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    # Resolving annotations is slow, and a profile has dozens of tables of the same few kinds.
+    return typing.get_type_hints(kind)
 
 
 def _convert(hint: Any, value: Any, where: str, origin: str) -> Any:

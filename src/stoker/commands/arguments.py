@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from stoker.cluster.layers import Layer, defaults, file_layers, parse_overrides
-from stoker.cluster.load import load_cluster
+from stoker.cluster.load import load_cluster, resolve_name
 from stoker.cluster.profile import Cluster
 from stoker.errors import UsageError, nearest
 from stoker.plan.spec import FRAMEWORKS, Setup, Spec, Staging, Survival
@@ -311,5 +311,10 @@ def read_cluster(args: argparse.Namespace, layers: Sequence[Layer]) -> Cluster:
                 fix='--cluster NAME (stoker cluster list), or cluster = "NAME" under [defaults] in stoker.toml',
             )
         name = "local"
-    key = load_cluster(name, layers).name
-    return load_cluster(key, [*layers, parse_overrides(args.set, key)])
+    return load_overridden(name, args.set, layers)
+
+
+def load_overridden(name: str, overrides: Sequence[str], layers: Sequence[Layer]) -> Cluster:
+    """Return a cluster with the facts of all files, those of the command line on top."""
+    key = resolve_name(name, layers)
+    return load_cluster(key, [*layers, *parse_overrides(overrides, key)])

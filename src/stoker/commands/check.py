@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 from stoker.check.lint import Settings, check_script, fix_script, parse_version, render_diff
-from stoker.cluster.layers import parse_overrides
 from stoker.cluster.load import load_cluster, names
 from stoker.cluster.profile import Cluster
-from stoker.commands.arguments import Parser, add_json, add_set, read_layers
+from stoker.commands.arguments import Parser, add_json, add_set, load_overridden, read_layers
 from stoker.errors import ScriptError, UsageError
 from stoker.report.check import checked_json, render_checked, render_summary
 
@@ -94,6 +93,5 @@ def _clusters(name: str | None, overrides: list[str]) -> tuple[Cluster | None, t
             fix="--cluster NAME --set …",
         )
     if name is not None:
-        key = load_cluster(name, layers).name
-        return load_cluster(key, [*layers, parse_overrides(overrides, key)]), ()
+        return load_overridden(name, overrides, layers), ()
     return None, tuple(load_cluster(each, layers) for each in names(layers))

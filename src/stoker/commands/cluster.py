@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import sys
 
-from stoker.cluster.layers import parse_overrides
 from stoker.cluster.load import load_cluster, names
-from stoker.commands.arguments import Parser, add_json, add_set, read_layers
+from stoker.commands.arguments import Parser, add_json, add_set, load_overridden, read_layers
 from stoker.report.cluster import cluster_json, render_cluster, render_clusters
 
 DESCRIPTION = """\
@@ -40,8 +39,7 @@ def run(words: list[str]) -> int:
         return 0
     if args.name is None:
         parser.error("missing: the name of a cluster")
-    cluster = load_cluster(args.name, layers)
-    cluster = load_cluster(cluster.name, [*layers, parse_overrides(args.set, cluster.name)])
+    cluster = load_overridden(args.name, args.set, layers)
     print(json.dumps(cluster_json(cluster), indent=2) if args.json else render_cluster(cluster))
     print(f"next: stoker plan --cluster {cluster.name} --gpus 1 train.py", file=sys.stderr)
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -46,6 +45,8 @@ def run(words: list[str]) -> int:
     if args.output is not None:
         write_file(args.output, script, force=args.force)
     if args.json:
+        import json
+
         print(json.dumps(plan_json(plan, script), indent=2))
     elif args.script:
         sys.stdout.buffer.write(script.encode("utf-8", "surrogateescape"))

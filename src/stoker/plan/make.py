@@ -12,7 +12,7 @@ from stoker.plan.disk import choose_disk
 from stoker.plan.environment import choose_environment
 from stoker.plan.launch import FORMS, choose_launch, launch_notices
 from stoker.plan.plan import Choice, Launch, Notice, Plan, Shape
-from stoker.plan.shape import choose_shape
+from stoker.plan.shape import Sized, choose_shape
 from stoker.plan.source import Source, read_source
 from stoker.plan.spec import FRAMEWORKS, Spec
 from stoker.units import plural, render_mem
@@ -25,68 +25,75 @@ def make_plan(spec: Spec, cluster: Cluster, folder: Path | None = None) -> Plan:
     source = _read(spec, folder or Path.cwd())
     framework = _framework(spec, source)
     sized = choose_shape(spec, cluster)
-    launch = choose_launch(framework, sized.shape)
+    shape = sized.shape
+    launch = choose_launch(framework, shape)
     environment, environment_notices = choose_environment(spec.setup, cluster, framework, source)
-    cpus, cpu_choice = _cpus(spec, cluster, sized.shape, launch)
-    mem, mem_choice = _memory(spec, cluster, sized.shape)
-    disk_gb, disk_choices = choose_disk(spec.staging, cluster)
-    threads, thread_choice = _threads(
-        source, cpus * launch.tasks_per_node // launch.processes_per_node
-    )
-    node = NodeRequest(
-        cpus * launch.tasks_per_node, mem or _given_memory(sized.shape), disk_gb or 0
-    )
-    account, account_choices = _account(spec, cluster)
-    numbers = Numbers(cpus, mem, disk_gb, sized.time_s, account)
-    directives = make_directives(spec, cluster, sized.shape, launch, numbers)
-    tasks = Choice("tasks per node", str(launch.tasks_per_node), "what srun starts on each node")
-    launcher = Choice("launcher", FORMS[launch.form], launch.reason)
-    rendezvous = (
-        Choice(
-            "rendezvous",
-            "by job id",
-            "the first node, and a port made of the job's id: a fixed one clashes with other jobs",
-        ),
-    )
+    numbers, number_choices = _numbers(spec, cluster, sized, launch)
+    directives = make_directives(spec, cluster, shape, launch, numbers)
+    cpus = numbers.cpus_per_task * launch.tasks_per_node
+    threads, thread_choice = _threads(source, cpus // launch.processes_per_node)
+    memory = numbers.mem_gib or _given_memory(shape)
     return Plan(
         spec=spec,
         cluster=cluster,
         framework=framework,
-        shape=sized.shape,
+        shape=shape,
         launch=launch,
         environment=environment,
-        cpus_per_task=cpus,
-        mem_gib=mem,
-        disk_gb=disk_gb,
+        cpus_per_task=numbers.cpus_per_task,
+        mem_gib=numbers.mem_gib,
+        disk_gb=numbers.disk_gb,
         time_s=sized.time_s,
         threads=threads,
-        cost=make_cost(cluster, sized.shape, node, sized.time_s),
+        cost=make_cost(
+            cluster, shape, NodeRequest(cpus, memory, numbers.disk_gb or 0), sized.time_s
+        ),
         directives=directives,
         choices=(
             Choice("framework", framework, _framework_reason(spec, source)),
             *sized.choices,
             *_gpu_request(cluster, directives),
-            launcher,
-            tasks,
-            cpu_choice,
-            mem_choice,
-            *disk_choices,
-            *account_choices,
+            *_launch_choices(launch),
+            *number_choices,
             Choice("environment", environment.title, environment.reason, environment.source),
-            *(rendezvous if launch.has_rendezvous else ()),
             thread_choice,
         ),
         notices=(
             *sized.notices,
-            *launch_notices(framework, sized.shape, source, spec.framework),
+            *launch_notices(framework, shape, source, spec.framework),
             *environment_notices,
             *_script_notices(spec, source),
-            *_worker_notices(source, cpus * launch.tasks_per_node // launch.processes_per_node),
-            *_precision_notices(sized.shape.gpu, spec),
+            *_worker_notices(source, cpus // launch.processes_per_node),
+            *_precision_notices(shape.gpu, spec),
         ),
         makes_tf_config=launch.form == "tf-servers"
         or (launch.form == "tf-workers" and not source.resolves_slurm),
     )
+
+
+def _numbers(
+    spec: Spec, cluster: Cluster, sized: Sized, launch: Launch
+) -> tuple[Numbers, list[Choice]]:
+    """Return what is asked for on each node, and why."""
+    cpus, cpu_choice = _cpus(spec, cluster, sized.shape, launch)
+    mem, mem_choice = _memory(spec, cluster, sized.shape)
+    disk_gb, disk_choices = choose_disk(spec.staging, cluster)
+    account, account_choices = _account(spec, cluster)
+    numbers = Numbers(cpus, mem, disk_gb, sized.time_s, account)
+    return numbers, [cpu_choice, mem_choice, *disk_choices, *account_choices]
+
+
+def _launch_choices(launch: Launch) -> list[Choice]:
+    choices = [
+        Choice("launcher", FORMS[launch.form], launch.reason),
+        Choice("tasks per node", str(launch.tasks_per_node), "what srun starts on each node"),
+    ]
+    if launch.has_rendezvous:
+        reason = (
+            "the first node, and a port made of the job's id: a fixed one clashes with other jobs"
+        )
+        choices.append(Choice("rendezvous", "by job id", reason))
+    return choices
 
 
 def _read(spec: Spec, folder: Path) -> Source:

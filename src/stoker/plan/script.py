@@ -7,7 +7,7 @@ The script needs no Stoker on the node. Every function below returns one block o
 from __future__ import annotations
 
 from stoker import __version__
-from stoker.plan import staging, tensorflow
+from stoker.plan import staging, survival, tensorflow
 from stoker.plan.plan import Plan
 from stoker.plan.quote import comment, quote, quote_directive, wrap
 
@@ -29,7 +29,7 @@ def render_script(plan: Plan) -> str:
         _variables(plan),
         staging.render_stage(plan),
         _rendezvous(plan),
-        staging.render_survival(plan),
+        survival.render_handler(plan),
         _run(plan),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -123,16 +123,17 @@ def _run(plan: Plan) -> str:
     if plan.launch.form == "tf-servers":
         return _run_servers(plan, command)
     lines = [comment(f"Run: {plan.launch.reason}.")]
-    shell = _task_shell(plan)
-    if any("trap" in word for word in shell):
-        name = plan.spec.survival.signal
-        lines.append(comment(f"{name} does not end a task: a training that handles it is told."))
-    if plan.makes_tf_config:
+    if survival.passes_signal_on(plan):
+        lines.append(survival.render_task(plan, _inner(plan)))
+        shell = survival.TASK_SHELL
+    elif plan.makes_tf_config:
         lines.append(tensorflow.render_workers())
-        shell += tensorflow.TASK_SHELL
-    elif any("$SLURM_" in word for word in shell):
-        lines.append("# shellcheck disable=SC2016  # the tasks expand these, not this shell")
-    lines.append(staging.render_run(plan, wrap(srun(plan), shell, *command)))
+        shell = [*_task_shell(plan), *tensorflow.TASK_SHELL]
+    else:
+        shell = _task_shell(plan)
+        if any("$SLURM_" in word for word in shell):
+            lines.append("# shellcheck disable=SC2016  # the tasks expand these, not this shell")
+    lines.append(survival.render_run(plan, wrap(srun(plan), shell, *command)))
     return "\n".join(lines)
 
 
@@ -147,7 +148,7 @@ def _run_servers(plan: Plan, command: list[list[str]]) -> str:
             tensorflow.render_servers(),
             'TF_ROLE="ps" ' + wrap(here, shell, *command) + " &",
             'TF_ROLE="worker" ' + wrap(everywhere, shell, *command) + " &",
-            staging.render_run(plan, 'TF_ROLE="chief" ' + wrap(here, shell, *command)),
+            survival.render_run(plan, 'TF_ROLE="chief" ' + wrap(here, shell, *command)),
         ]
     )
 
@@ -178,17 +179,23 @@ def _task_shell(plan: Plan) -> list[str]:
         return []
     steps = []
     if plan.spec.survival.requeue and plan.framework != "lightning":
-        # Launchers would die of the signal; a training that handles it sets its own handler
-        # and is told all the same. Lightning takes an ignored signal for a handled one.
+        # A training without a handler goes on; Lightning takes an ignored signal for a handled
+        # one and would not set its own.
         steps.append(f'trap "" {plan.spec.survival.signal}')
     if plan.launch.has_rank_variables:
         steps.append("export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS")
-    if plan.launch.form == "accelerate" and plan.shape.nodes > 1:
-        launcher = " ".join([*_prefix(plan), "accelerate", "launch"])
-        steps.append(f'exec {launcher} --machine_rank="$SLURM_NODEID" "$@"')
-    elif steps:
-        steps.append('exec "$@"')
-    return ["bash", "-c", "'" + "; ".join(steps) + "'", "task"] if steps else []
+    inner = _inner(plan)
+    if not steps and inner == '"$@"':
+        return []
+    return ["bash", "-c", "'" + "; ".join([*steps, f"exec {inner}"]) + "'", "task"]
+
+
+def _inner(plan: Plan) -> str:
+    """Return what a task runs; what only the task knows stands before the words it is given."""
+    if plan.launch.form != "accelerate" or plan.shape.nodes == 1:
+        return '"$@"'
+    launcher = " ".join([*_prefix(plan), "accelerate", "launch"])
+    return f'{launcher} --machine_rank="$SLURM_NODEID" "$@"'
 
 
 def _prefix(plan: Plan) -> list[str]:

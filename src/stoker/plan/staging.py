@@ -1,4 +1,4 @@
-"""The blocks of a script that move data and outlive the time limit."""
+"""The block of a script that brings data to the nodes, and results home."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from stoker.plan.quote import quote
 
 # Slurm 22.05 and 23.02 give a step one CPU unless srun is told again.
 CPUS = '--cpus-per-task="$SLURM_CPUS_PER_TASK"'
-# What remains of the grace period for copying results and for the requeue itself.
-RESERVE_S = 45
-
 _STAGE = """\
 stage_data=$(
     cat << 'END'
@@ -52,7 +49,7 @@ bring_back() {{
 def _local(plan: Plan) -> str:
     disk = plan.cluster.disk
     if disk.env:
-        return f'"${disk.env}"'
+        return f'"${{{disk.env}:?is not set: this node has no local disk for the job}}"'
     return f'{quote(disk.path or "/tmp")}/stoker-"$SLURM_JOB_ID"'
 
 
@@ -69,7 +66,8 @@ def node_srun(plan: Plan, *, overlap: bool = False) -> list[str]:
     return [*words, CPUS, *(["--overlap"] if overlap else [])]
 
 
-def _copies_results(plan: Plan) -> bool:
+def copies_results(plan: Plan) -> bool:
+    """Whether results are written on the node and copied home."""
     return plan.spec.staging.results is not None and bool(plan.cluster.disk.exists)
 
 
@@ -77,7 +75,7 @@ def render_stage(plan: Plan) -> str:
     """Return the block that brings the data to every node's own disk, once."""
     staged = plan.spec.staging
     lines: list[str] = []
-    if staged.data is not None or _copies_results(plan):
+    if staged.data is not None or copies_results(plan):
         lines.append("# Local disk: what is read often lies on the node itself.")
         lines.append(f"export STOKER_LOCAL={_local(plan)}")
     if staged.data is not None:
@@ -92,7 +90,7 @@ def render_stage(plan: Plan) -> str:
         ]
     if staged.results is not None:
         home = f"export STOKER_RESULTS_HOME={quote(staged.results)}"
-        if not _copies_results(plan):
+        if not copies_results(plan):
             lines += [
                 "# Results: this site has no local disk, so they are written in place.",
                 f"export STOKER_RESULTS={quote(staged.results)}",
@@ -108,73 +106,3 @@ def render_stage(plan: Plan) -> str:
             "trap bring_back EXIT",
         ]
     return "\n".join(lines)
-
-
-def _needs_wait(plan: Plan) -> bool:
-    return plan.cluster.scheduler != "none" and (
-        plan.spec.survival.requeue or _copies_results(plan)
-    )
-
-
-def render_survival(plan: Plan) -> str:
-    """Return the block that answers the signal before the time limit."""
-    if not _needs_wait(plan):
-        return ""
-    survival = plan.spec.survival
-    lines = [
-        f"# Time limit: Slurm sends {survival.signal} to this shell {survival.grace_s} s before it."
-    ]
-    if survival.requeue:
-        patience = max(10, survival.grace_s - RESERVE_S)
-        lines += [
-            "# The training is told, has time to write its checkpoint, and the job is queued again.",
-            # The id of an array alone would requeue all of its tasks.
-            "job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
-            "job=${job:-$SLURM_JOB_ID}",
-            "# shellcheck disable=SC2329  # called by a trap",
-            "before_limit() {",
-            "    interrupted=1",
-            f"    trap '' {survival.signal}",
-            f'    kill -s {survival.signal} "$training"',
-            f"    for ((left = {patience}; left > 0; left--)); do",
-            '        kill -0 "$training" 2> /dev/null || break',
-            "        sleep 1",
-            "    done",
-            *(["    bring_back"] if _copies_results(plan) else []),
-            f"    if ((${{SLURM_RESTART_COUNT:-0}} >= {survival.max_restarts})); then",
-            f'        echo "not queued again: {survival.max_restarts} restarts are enough" >&2',
-            '    elif scontrol requeue "$job"; then',
-            "        exit 0",
-            "    fi",
-            "}",
-        ]
-    else:
-        lines += [
-            "# shellcheck disable=SC2329  # called by a trap",
-            "before_limit() {",
-            "    interrupted=1",
-            "    bring_back",
-            "}",
-        ]
-    lines.append(f"trap before_limit {survival.signal}")
-    lines.append("trap 'exit 143' TERM")
-    return "\n".join(lines)
-
-
-def render_run(plan: Plan, run: str) -> str:
-    """Return the lines that start the training; in the background where a trap must work."""
-    if not _needs_wait(plan):
-        return run
-    return f"""\
-{run} &
-training=$!
-# bash runs a trap only between commands: wait can be interrupted, a foreground srun cannot.
-interrupted=
-wait "$training"
-status=$?
-while [[ $interrupted ]]; do
-    interrupted=
-    wait "$training"
-    status=$?
-done
-exit "$status\""""

@@ -28,7 +28,7 @@ module load pytorch
 export OMP_NUM_THREADS=10
 
 # Local disk: what is read often lies on the node itself.
-export STOKER_LOCAL="$LOCAL_SCRATCH"
+export STOKER_LOCAL="${LOCAL_SCRATCH:?is not set: this node has no local disk for the job}"
 export STOKER_DATA_SOURCE=/scratch/project_2001234/train.tar
 export STOKER_DATA="$STOKER_LOCAL"/train
 # Once on every node; a half copy never has the final name, a second run copies nothing.
@@ -79,7 +79,8 @@ done
 export MASTER_ADDR MASTER_PORT
 
 # Time limit: Slurm sends USR1 to this shell 120 s before it.
-# The training is told, has time to write its checkpoint, and the job is queued again.
+# The training is told, has time to write its checkpoint, and the job is queued again;
+# the number of an array alone would queue all of its tasks.
 job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
 job=${job:-$SLURM_JOB_ID}
 # shellcheck disable=SC2329  # called by a trap
@@ -102,10 +103,42 @@ trap before_limit USR1
 trap 'exit 143' TERM
 
 # Run: one torchrun a node, which meet at the first node.
-# USR1 does not end a task: a training that handles it is told.
+# USR1 is passed on to those processes of the launcher that handle it.
+task=$(
+    cat << 'END'
+pass_on() {
+    interrupted=1
+    pids=$launcher
+    while [[ $pids ]]; do
+        for pid in $pids; do
+            # A process that handles the signal has its bit set in SigCgt; others would die of it.
+            caught=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$pid/status")
+            ((16#${caught:-0} >> $(kill -l USR1) - 1 & 1)) && kill -s USR1 "$pid"
+        done
+        pids=${pids// /}
+        pids=$(ps -o pid= --ppid "${pids//$'\n'/,}")
+    done
+}
+trap pass_on USR1
+(
+    trap '' USR1
+    exec "$@"
+) &
+launcher=$!
+interrupted=
+wait "$launcher"
+status=$?
+while [[ $interrupted ]]; do
+    interrupted=
+    wait "$launcher"
+    status=$?
+done
+exit "$status"
+END
+)
 srun --nodes=2 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 \
     --wait=600 \
-    bash -c 'trap "" USR1; exec "$@"' task \
+    bash -c "$task" task \
     torchrun --nnodes=2 --nproc_per_node=4 --rdzv_id="$SLURM_JOB_ID" --rdzv_backend=c10d \
     --rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT" \
     train.py --epochs 3 --data "$STOKER_DATA" &
