@@ -18,6 +18,8 @@ PIECES = [
     "#!/bin/bash\n", "#SBATCH ", "# SBATCH ", "\r\n", "\n", "srun ", "torchrun --nproc_per_node=", "$(", "`",
     "'", '"', "\\\n", "<< EOF\n", "EOF\n", "${", "}", "bash -c ", "--nodes=2", "gpu:v100:4", "&", ";", "|",
     "python3 -m torch.distributed.run ", "MASTER_ADDR=", "$SLURM_NODEID", "trap ", "--mem=", "\x00", "\ufeff",
+    "²", "٣", "nvme:²", "srun --ntasks-per-node=² torchrun t.py\n", "srun -n ² -N 2 x\n", " = ", "--gres = ",
+    "²", "٣", "nvme:²", "srun --ntasks-per-node=² torchrun t.py\n", "-n ", " = ", "--gres = ",
 ]  # fmt: skip
 options = st.sampled_from(sorted(VALUED | FLAGS)).map(lambda name: f"#SBATCH --{name}=")
 scripts = st.lists(
@@ -59,6 +61,7 @@ HUGE = {
     "commands": "#!/bin/bash\n" + "srun python3 train.py --x 'a b' $FOO\n" * 280_000,
     "assignments": "#!/bin/bash\n" + "A=$B\n" * 1_000_000,
     "long directive": "#!/bin/bash\n#SBATCH --comment=" + "x" * 10_000_000,
+    "equals signs": "#!/bin/bash\n#SBATCH" + " --gres = " * 50_000,
     "noise": bytes(random.Random(4).randbytes(10_000_000)).decode("latin-1"),
 }  # fmt: skip
 

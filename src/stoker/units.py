@@ -107,13 +107,11 @@ def parse_gib(text: str) -> float:
 def parse_slurm_mem(text: str) -> float | None:
     """Read a `--mem` value as Slurm does (no unit means MiB); `None` if Slurm would refuse it.
 
-    >>> parse_slurm_mem("64G"), parse_slurm_mem("2048"), parse_slurm_mem("a lot")
+    >>> parse_slurm_mem("64G"), parse_slurm_mem("2048"), parse_slurm_mem("1.5G")
     (64.0, 2.0, None)
     """
-    match = _SIZE.match(text.strip())
-    if not match:
-        return None
-    return float(match["number"]) * _GIB_PER_UNIT[match["unit"].upper() or "M"]
+    match = re.fullmatch(r"([0-9]+)([KMGTP]?)B?", text.strip(), re.IGNORECASE)
+    return float(match[1]) * _GIB_PER_UNIT[match[2].upper() or "M"] if match else None
 
 
 def render_mem(gib: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,21 +16,38 @@ MAX_SCRIPT_BYTES = 4 * 2**20
 # Commands past this are not looked at: no person wrote them.
 MAX_BODY_CHARS = 500_000
 
-_NEARLY = re.compile(r"\s*#\s+SBATCH\s+-|\s+#SBATCH\s+-|#[Ss][Bb][Aa][Tt][Cc][Hh][:\s]", re.ASCII)
+_NEARLY = re.compile(
+    r"\s*#\s+SBATCH\s+-|\s+#SBATCH\s+-|#[Ss][Bb][Aa][Tt][Cc][Hh][:\s]|#!?S[BATCH]{4,6}\s+-",
+    re.ASCII,
+)
+_HERE_DOCUMENT = re.compile(r"(?<!<)<<-?\s*[\"']?([A-Za-z_]\w*)[\"']?")
+# A line that a template engine or a reader fills in.
+_TEMPLATE_LINE = re.compile(r"\s*(\.\.\.|\$\{?\w+\}?|\{\{.*\}\}|\{%.*%\})\s*")
 
 # A variable, or a place that the reader of an example is meant to fill in.
-_OPEN = re.compile(r"\$|<|>|\{\{|\.\.\.|^X{2,}|^$")
+_OPEN = re.compile(r"\$|<|>|\{|\*|#|\.\.\.|\[(?!\d)|XXX|^[A-Z]$|^$")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Replace one line of the script by others (or by none)."""
+
+    line: int
+    new: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Directive:
-    """One option of one #SBATCH line."""
+    """One option of one #SBATCH line; columns count from the line's start."""
 
     line: int
     spelled: str
     name: str | None
     value: str | None
-    is_late: bool = False
+    start: int = 0
+    end: int = 0
+    value_start: int | None = None
+    has_equals: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,6 +75,8 @@ class BatchScript:
     @cached_property
     def commands(self) -> tuple[Command, ...]:
         """The commands of the body."""
+        if not is_shell(self.lines[0]):
+            return ()
         start = sum(len(line) + 1 for line in self.lines[: self.body_line - 1])
         return tuple(split_commands(self.text[start : start + MAX_BODY_CHARS], self.body_line))
 
@@ -86,10 +105,29 @@ class BatchScript:
             return None
         return directive.value
 
+    def replace_value(self, directive: Directive, new: str) -> Edit:
+        """Return the edit that gives one option another value."""
+        text = self.lines[directive.line - 1]
+        start = directive.end if directive.value_start is None else directive.value_start
+        return Edit(directive.line, (text[:start] + new + text[directive.end :],))
+
+    def replace_option(self, directive: Directive, new: str) -> Edit:
+        """Return the edit that puts other words in the place of one option and its value."""
+        text = self.lines[directive.line - 1]
+        return Edit(directive.line, (text[: directive.start] + new + text[directive.end :],))
+
+    def remove_option(self, directive: Directive) -> Edit:
+        """Return the edit that takes one option away, and its line if nothing else is on it."""
+        alone = sum(each.line == directive.line for each in self.directives) == 1
+        if alone:
+            return Edit(directive.line, ())
+        text = self.lines[directive.line - 1]
+        return Edit(directive.line, (text[: directive.start] + text[directive.end :].lstrip(),))
+
     def number(self, *names: str) -> int | None:
         """The value of an option that is a plain number."""
         text = self.value(*names)
-        return int(text) if text is not None and re.fullmatch(r"\d{1,9}", text) else None
+        return int(text) if text is not None and re.fullmatch(r"[0-9]{1,9}", text) else None
 
     def has(self, *names: str) -> bool:
         """Whether one of these options is in the header."""
@@ -103,7 +141,7 @@ class BatchScript:
     @property
     def nodes(self) -> int | None:
         """The nodes asked for; of a range, the fewest."""
-        match = re.fullmatch(r"(\d{1,6})(?:-\d+)?", self.value("nodes") or "")
+        match = re.fullmatch(r"([0-9]{1,6})(?:-[0-9]+)?", self.value("nodes") or "")
         return int(match[1]) if match else None
 
     @property
@@ -156,7 +194,7 @@ class BatchScript:
                 if "gpu" not in self.gres:
                     continue
                 text = self.gres["gpu"]
-            return _gres(directive.line, text.split(",")[0], option)
+            return parse_gres(directive, text.split(",")[0])
         return None
 
     @property
@@ -186,15 +224,14 @@ class BatchScript:
         return tasks * cpus if tasks is not None and cpus is not None else None
 
 
-def _gres(line: int, text: str, option: str) -> Gres:
-    """Read `v100:4`, `4`, `v100`, `` (one) after the word gpu."""
+def parse_gres(directive: Directive, text: str) -> Gres:
+    """Read `v100:4`, `4`, `v100` or nothing (one) as a number of GPUs."""
     text = re.sub(r"\(.*\)", "", text)
     kind, colon, count = text.rpartition(":")
     if not colon:
-        kind, count = ("", text) if text.isdigit() else (text, "1")
-    known = int(count) if re.fullmatch(r"\d{1,6}", count) else None
-    type_ = kind or None
-    return Gres(line, known, None if type_ and _OPEN.search(type_) else type_, option)
+        kind, count = ("", text) if re.fullmatch(r"[0-9]+", text) else (text, "1")
+    known = int(count) if re.fullmatch(r"[0-9]{1,6}", count) else None
+    return Gres(directive.line, known, None if _OPEN.search(kind) else kind, directive.name or "")
 
 
 def parse_batch(text: str) -> BatchScript:
@@ -205,46 +242,61 @@ def parse_batch(text: str) -> BatchScript:
     nearly: list[int] = []
     body_line = len(lines) + 1
     is_het = False
+    here_document = None
     for number, line in enumerate(lines, 1):
-        if line.startswith("#SBATCH"):
-            found = list(
-                parse_directive(line[len("#SBATCH") :], number, is_late=number > body_line)
-            )
+        if here_document is not None:
+            if line.strip() == here_document:
+                here_document = None
+        elif line.startswith("#SBATCH"):
             is_het = is_het or "hetjob" in line or "packjob" in line
-            (late if number > body_line else directives).extend(found)
+            (late if number > body_line else directives).extend(parse_directive(line, number))
         elif _NEARLY.match(line):
             nearly.append(number)
-        elif body_line > len(lines) and line.strip() and not line.lstrip().startswith("#"):
-            body_line = number
+        elif line.strip() and not line.lstrip().startswith("#"):
+            opened = _HERE_DOCUMENT.search(line)
+            here_document = opened[1] if opened else None
+            if body_line > len(lines) and not _TEMPLATE_LINE.fullmatch(line):
+                body_line = number
+    if not is_shell(lines[0]):
+        late = []  # in another language they are text
     return BatchScript(
         text, lines, tuple(directives), tuple(late), tuple(nearly), body_line, is_het
     )
 
 
-def parse_directive(text: str, line: int, *, is_late: bool = False) -> Iterable[Directive]:
+def is_shell(first_line: str) -> bool:
+    """Whether a script that starts with this line is read by a shell."""
+    return not re.match(r"#!.*\b(python|perl|Rscript|julia|ruby|node|lua|awk)", first_line)
+
+
+def parse_directive(line: str, number: int) -> Iterator[Directive]:
     """Yield the options of one #SBATCH line, split as sbatch itself splits it."""
-    words = split_directive(text)
+    offset = len("#SBATCH")
+    words = [
+        (text, start + offset, end + offset) for text, start, end in split_words(line[offset:])
+    ]
     index = 0
     while index < len(words):
-        word = words[index]
+        word, start, end = words[index]
         index += 1
+        name: str | None = None
+        value: str | None = None
+        value_start = None
         if word.startswith("--"):
-            spelled, equals, value = word.partition("=")
+            spelled, equals, rest = word.partition("=")
             name = canonical(spelled[2:])
-            given: str | None = value if equals else None
-            if not equals and name is not None and takes_value(name) and index < len(words):
-                given = words[index]
-                index += 1
-            yield Directive(line, spelled, name, given, is_late)
+            value = rest if equals else None
         elif re.match(r"-[A-Za-z]", word):
-            name = SHORT.get(word[1])
-            given = word[2:].removeprefix("=") or None
-            if given is None and name is not None and takes_value(name) and index < len(words):
-                given = words[index]
-                index += 1
-            yield Directive(line, word[:2], name, given, is_late)
+            spelled, equals = word[:2], "="[: word[2:3] == "="]
+            name, value = SHORT.get(word[1]), word[2:] or None
         else:
-            yield Directive(line, word, None, None, is_late)
+            spelled, equals = word, ""
+        if value is not None:
+            value_start = end - len(value)
+        elif name is not None and takes_value(name) and index < len(words):
+            value, value_start, end = words[index]
+            index += 1
+        yield Directive(number, spelled, name, value, start, end, value_start, bool(equals))
 
 
 def split_directive(text: str) -> list[str]:
@@ -253,11 +305,20 @@ def split_directive(text: str) -> list[str]:
     >>> split_directive(' --job-name="my job" --time=1:00 # one minute')
     ['--job-name=my job', '--time=1:00']
     """
-    words: list[str] = []
+    return [word for word, _, _ in split_words(text)]
+
+
+def split_words(text: str) -> list[tuple[str, int, int]]:
+    """Return the words of a directive and where each starts and ends."""
+    words: list[tuple[str, int, int]] = []
     word: list[str] = []
+    start = 0
     started = escaped = False
     quote = ""
-    for character in text:
+    end = len(text)
+    for position, character in enumerate(text):
+        if not started and not character.isspace():
+            start = position
         if escaped or (quote and character not in (quote, "\\")):
             word.append(character)
             escaped = False
@@ -268,14 +329,15 @@ def split_directive(text: str) -> list[str]:
         elif character in "\"'":
             quote, started = character, True
         elif character == "#":
+            end = position
             break
         elif character.isspace():
             if started:
-                words.append("".join(word))
+                words.append(("".join(word), start, position))
             word, started = [], False
         else:
             word.append(character)
             started = True
     if started:
-        words.append("".join(word))
+        words.append(("".join(word), start, end))
     return words

@@ -8,20 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from stoker.check.batch import BatchScript
+from stoker.check.batch import BatchScript, Edit
 from stoker.check.launches import Launch
 from stoker.cluster.profile import Cluster, Gpu, Partition
 
 Severity = Literal["error", "warning", "advice"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "advice")
-
-
-@dataclass(frozen=True)
-class Edit:
-    """Replace one line of the script by others (or by none)."""
-
-    line: int
-    new: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ class Launch:
         """The value of a launcher option that is a plain number."""
         for name in names:
             text = self.options.get(name)
-            if text is not None and re.fullmatch(r"\d{1,6}", text):
+            if text is not None and re.fullmatch(r"[0-9]{1,6}", text):
                 return int(text)
         return None
 
@@ -205,6 +205,8 @@ def _launches(command: Command, values: dict[str, str], script: BatchScript) -> 
         return
     index, launcher, module, rest = found
     options, program = _launcher_options(launcher, rest)
+    if not program and module is None:
+        return  # a word such as a `case` label, not a command
     yield Launch(
         command.line, command.end_line, starter, starter_options, launcher, module, options,
         tuple(program), tuple(words[:index]), raw, command.in_background,

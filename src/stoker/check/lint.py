@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stoker.check.batch import parse_batch
-from stoker.check.findings import SEVERITIES, Edit, Finding, Subject
+from stoker.check.batch import Edit, parse_batch
+from stoker.check.findings import SEVERITIES, Finding, Subject
 from stoker.check.guess import Guess, guess_cluster
 from stoker.check.launches import find_launches
 from stoker.check.rules import RULES
@@ -101,8 +101,13 @@ def _edit(lines: list[tuple[str, ...]], edit: Edit) -> None:
 
 def render_diff(old: str, new: str, name: str) -> str:
     """Return the change as a unified diff that `patch` takes."""
+    lines = difflib.unified_diff(_lines(old), _lines(new), f"a/{name}", f"b/{name}")
     return "".join(
-        difflib.unified_diff(
-            old.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{name}", f"b/{name}"
-        )
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
     )
+
+
+def _lines(text: str) -> list[str]:
+    # str.splitlines would also split at form feeds and other marks that patch keeps in a line.
+    parts = text.split("\n")
+    return [f"{part}\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])

@@ -197,6 +197,32 @@ SRUN_SHORT = {**SHORT, "K": "kill-on-bad-exit", "I": "immediate", "r": "relative
               "E": "preserve-env", "X": "disable-status", "Z": "no-allocate", "l": "label",
               "u": "unbuffered"}  # fmt: skip
 
+# Options whose value is free text: an empty one is taken.
+TEXT_OPTIONS = frozenset(
+    [
+        "account",
+        "array",
+        "comment",
+        "constraint",
+        "dependency",
+        "error",
+        "exclude",
+        "export",
+        "job-name",
+        "licenses",
+        "mail-user",
+        "nodelist",
+        "output",
+        "partition",
+        "qos",
+        "reservation",
+        "wckey",
+        "chdir",
+        "input",
+        "begin",
+        "mail-type",
+    ]
+)
 # What common plugins add to sbatch: pyxis, Shifter, uenv, and what sites call their own.
 PLUGIN_OPTIONS = frozenset(
     [
@@ -233,6 +259,58 @@ OBSOLETE = {
     "cpu_bind": "cpu-bind",
     "mem_bind": "mem-bind",
 }
+
+
+# What people write who come from another scheduler or guess.
+ALIASES = {
+    "queue": "partition",
+    "memory": "mem",
+    "walltime": "time",
+    "name": "job-name",
+    "cores": "cpus-per-task",
+    "cpus": "cpus-per-task",
+    "tasks": "ntasks",
+    "email": "mail-user",
+    "gpu": "gpus",
+    "stdout": "output",
+    "stderr": "error",
+    "project": "account",
+}
+
+# Two slips of the finger; more is another word.
+MAX_SLIPS = 2
+
+
+def meant(name: str) -> str | None:
+    """Return the option that a misspelt name was meant to be.
+
+    >>> meant("tiem"), meant("partion"), meant("walltime"), meant("image")
+    ('time', 'partition', 'time', None)
+    """
+    known = OBSOLETE.get(name) or ALIASES.get(name)
+    if known is not None:
+        return known
+    limit = MAX_SLIPS if len(name) > 5 else 1
+    near = {
+        each: _slips(name, each) for each in VALUED | FLAGS if abs(len(each) - len(name)) <= limit
+    }
+    best = min(near, key=lambda each: (near[each], each), default=None)
+    return best if best is not None and near[best] <= limit else None
+
+
+def _slips(one: str, other: str) -> int:
+    """Count the letters dropped, added, changed or swapped between two words."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, 1):
+        new = [i]
+        for j, b in enumerate(other, 1):
+            cost = min(row[j] + 1, new[j - 1] + 1, row[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
+                cost = min(cost, before[j - 2] + 1)
+            new.append(cost)
+        before, row = row, new
+    return row[-1]
 
 
 def canonical(name: str) -> str | None:

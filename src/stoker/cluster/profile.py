@@ -107,6 +107,7 @@ class Partition:
     exclusive: bool | None = None
     test: bool = False
     access: str | None = None
+    disputed: bool = False
     source: str = ""
 
     @property

@@ -25,6 +25,10 @@ cluster is known, its limits. Exit code 1 if an error is found; warnings and adv
 """
 
 
+# Far above what sbatch takes; what lies beyond is not looked at.
+MAX_READ_BYTES = 64 * 2**20
+
+
 def run(words: list[str]) -> int:
     """Check one script."""
     parser = Parser("check", DESCRIPTION)
@@ -73,7 +77,12 @@ def _read(file: str) -> tuple[str, Path | None]:
         return sys.stdin.buffer.read().decode("utf-8", "surrogateescape"), None
     path = Path(file)
     try:
-        data = path.read_bytes()
+        if path.exists() and not path.is_file():
+            raise ScriptError(
+                f"`{file}` is not a file", why="it is a folder or a device", fix="name the script"
+            )
+        with path.open("rb") as stream:
+            data = stream.read(MAX_READ_BYTES)
     except OSError as error:
         raise ScriptError(
             f"cannot read `{file}`", why=error.strerror or str(error), fix="check the path"

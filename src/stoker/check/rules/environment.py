@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from stoker.check.findings import Edit, Hit, Subject, rule
+from stoker.check.batch import Edit
+from stoker.check.findings import Hit, Subject, rule
 
 _SECRET_VALUES = re.compile(
     r"\b(hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_-]{20,}|ghp_[A-Za-z0-9]{36}|glpat-[A-Za-z0-9_-]{20}"
@@ -37,6 +38,18 @@ def secret(subject: Subject) -> Iterator[Hit]:
             "Slurm keeps a copy of every script, and many can read it",
             f"keep it in a file that only you can read: {each.name}=$(< ~/.config/{each.name.lower()})",
         )
+
+    for command in subject.script.commands:
+        text = " ".join(command.texts)
+        if _SECRET_VALUES.search(text) or re.search(
+            r"wandb login (--relogin )?[0-9a-f]{40}\b", text
+        ):
+            yield Hit(
+                command.line,
+                "there is a secret in plain text on this line",
+                "Slurm keeps a copy of every script, and many can read it",
+                "log in once on the login node, or read it from a file that only you can read",
+            )
 
 
 @rule("ST702", "warning")
@@ -169,14 +182,14 @@ def conda_without_hook(subject: Subject) -> Iterator[Hit]:
             "conda is not set up in this shell",
             "a batch shell does not read ~/.bashrc, where `conda init` puts its lines",
             'eval "$(conda shell.bash hook)" above this line',
-            (
-                Edit(
-                    command.line,
-                    ('eval "$(conda shell.bash hook)"', script.lines[command.line - 1]),
-                ),
-            ),
+            (_hook(script.lines[command.line - 1], command.line),),
         )
         return
+
+
+def _hook(text: str, line: int) -> Edit:
+    indent = text[: len(text) - len(text.lstrip())]
+    return Edit(line, (f'{indent}eval "$(conda shell.bash hook)"', text))
 
 
 @rule("ST707", "warning")

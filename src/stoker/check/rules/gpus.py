@@ -5,23 +5,33 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from stoker.check.batch import parse_gres
 from stoker.check.findings import Hit, Subject, rule
 from stoker.units import plural
 
 
 @rule("ST301", "error")
 def gpu_forms(subject: Subject) -> Iterator[Hit]:
-    """GPUs are asked for in two ways that contradict each other."""
+    """GPUs are asked for in two ways."""
     script = subject.script
-    if script.is_het or "gpu" not in script.gres:
+    if script.is_het or "gpu" not in script.gres or script.gpu is None:
         return
-    other = script.last("gpus-per-node")
-    if other is not None:
+    each = script.gpu.count
+    for name in ("gpus-per-node", "gpus"):
+        directive = script.last(name)
+        if directive is None or directive.value is None:
+            continue
+        other = parse_gres(directive, directive.value).count
+        total = each * (script.nodes or 1) if each is not None and name == "gpus" else each
+        if name == "gpus" and other == total:
+            continue
         yield Hit(
-            max(other.line, script.line_of("gres")),
-            "--gres=gpu and --gpus-per-node exclude each other",
-            "both count GPUs per node; sbatch refuses them together or takes one",
+            max(directive.line, script.line_of("gres")),
+            f"--gres=gpu and --{name} "
+            + ("contradict each other" if other != total else "say it twice"),
+            "Slurm 26.05 and newer refuse them together; older ones take one or the other",
             "keep the form that the site's documentation uses",
+            severity=None if other != total else "warning",
         )
 
 
@@ -30,15 +40,13 @@ def one_gpu_per_task(subject: Subject) -> Iterator[Hit]:
     """Each task sees one GPU only, so that NCCL loses the fast path between them."""
     script = subject.script
     for launch in subject.launches:
-        header = script.number("gpus-per-task")
-        own = launch.starter_options.get("gpus-per-task")
+        header = _last_number(script.value("gpus-per-task"))
+        own = _last_number(launch.starter_options.get("gpus-per-task"))
         bind = launch.starter_options.get("gpu-bind") or script.value("gpu-bind") or ""
         flags = f"{launch.starter_options.get('gres-flags')} {script.value('gres-flags')}"
         tasks = script.tasks_per_node
         narrow = (
-            own == "1"
-            or (header == 1 and own is None)
-            or bind.startswith(("single:1", "per_task:1"))
+            own == 1 or (header == 1 and own is None) or bind.startswith(("single:1", "per_task:1"))
         )
         if not narrow or launch.starter != "srun" or "allow-task-sharing" in flags:
             continue
@@ -46,13 +54,20 @@ def one_gpu_per_task(subject: Subject) -> Iterator[Hit]:
             continue
         yield Hit(
             script.line_of("gpus-per-task") if header else launch.line,
-            "--gpus-per-task=1 hides the other GPUs of the node from each task",
+            f"{'--gpus-per-task=1' if 1 in (own, header) else '--gpu-bind=' + bind} hides the other GPUs of "
+            "the node from each task",
             "each task gets its own device cgroup: NCCL falls back from NVLink to copies through "
             "host memory, and frameworks that count devices see one",
             "ask with --gpus-per-node or --gres and choose the device by $SLURM_LOCALID in the "
             "program; since Slurm 23.11 srun --gres-flags=allow-task-sharing also helps",
         )
         return
+
+
+def _last_number(text: str | None) -> int | None:
+    """Read the count of `a100:1` or `1`."""
+    match = re.fullmatch(r"(?:[\w.]+:)?([0-9]{1,4})", text or "")
+    return int(match[1]) if match else None
 
 
 def _uses_nccl(subject: Subject) -> bool:
@@ -63,47 +78,66 @@ def _uses_nccl(subject: Subject) -> bool:
 def visible_devices(subject: Subject) -> Iterator[Hit]:
     """CUDA_VISIBLE_DEVICES is set by hand on top of Slurm's choice."""
     script = subject.script
-    if script.gpu is None:
+    if script.gpu is None or script.has("exclusive"):
         return
     for each in script.assignments:
         if each.name not in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
             continue
-        if not re.fullmatch(r"[\"']?\d+(,\d+)*[\"']?", each.value):
-            continue
-        count = script.gpus_per_node
-        if count is None or len(each.value.split(",")) == count:
-            continue  # all that were asked for: it changes nothing
-        yield Hit(
-            each.line,
-            f"{each.name}={each.value} overrides what Slurm chose",
-            "where the site does not confine devices, these may be somebody else's GPUs; where it "
-            "does, numbers start at 0 anyway",
-            "remove the line",
-        )
+        value = each.value.strip("\"'")
+        if re.fullmatch(r"\$\{?SLURM_LOCALID\}?", value):
+            yield Hit(
+                each.line,
+                f"{each.name} is 0 for every task",
+                "the batch shell fills $SLURM_LOCALID in once, before srun starts",
+                "remove the line, and choose the device by SLURM_LOCALID in the program",
+            )
+        elif re.fullmatch(r"[0-9]+(,[0-9]+)*", value):
+            count = script.gpus_per_node
+            if count is None or len(value.split(",")) == count:
+                continue  # all that were asked for: it changes nothing
+            yield Hit(
+                each.line,
+                f"{each.name}={value} overrides what Slurm chose",
+                "where the site does not confine devices, these may be somebody else's GPUs; where "
+                "it does, numbers start at 0 anyway",
+                "remove the line",
+            )
 
 
 @rule("ST304", "warning")
 def processes_and_gpus(subject: Subject) -> Iterator[Hit]:
     """The launcher starts another number of processes than there are GPUs."""
     script = subject.script
-    gpus = script.gpus_per_node
+    each, nodes = script.gpus_per_node, script.nodes or 1
     for launch in subject.launches:
-        count = launch.number("nproc_per_node", "num_gpus")
-        tasks = script.tasks_per_node
-        if launch.launcher not in ("torchrun", "deepspeed") or gpus is None or count is None:
-            continue
-        if (tasks or 1) > 1 and launch.starter == "srun":
+        if not each or ((script.tasks_per_node or 1) > 1 and launch.starter == "srun"):
             continue  # the launcher itself runs several times a node: another rule
-        if count == gpus:
+        count = launch.number("nproc_per_node", "num_gpus")
+        wanted, option, where = each, "--nproc_per_node", " on each node"
+        if launch.launcher == "accelerate" and "config_file" not in launch.options:
+            count, wanted, option, where = (
+                launch.number("num_processes"),
+                each * nodes,
+                "--num_processes",
+                "",
+            )
+        elif launch.launcher == "horovodrun":
+            count, wanted, option, where = launch.number("np"), each * nodes, "-np", ""
+        if launch.launcher not in (
+            "torchrun",
+            "deepspeed",
+            "accelerate",
+            "horovodrun",
+        ) or count in (None, wanted):
             continue
-        few = count < gpus
+        few = (count or 0) < wanted
         yield Hit(
             launch.line,
-            f"{plural(count, 'process', 'processes')} for {plural(gpus, 'GPU')} on each node",
-            f"{plural(gpus - count, 'GPU')} of each node stay idle, and are paid for"
+            f"{plural(count or 0, 'process', 'processes')} for {plural(wanted, 'GPU')}{where}",
+            f"{plural(wanted - (count or 0), 'GPU')} stay idle, and are paid for"
             if few
             else "several processes share a GPU, or fail to find one",
-            f"--nproc_per_node={gpus}",
+            f"{option}={wanted}",
             severity="warning" if few else "error",
         )
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from stoker.check.batch import MAX_SCRIPT_BYTES
-from stoker.check.findings import Edit, Hit, Subject, rule
-from stoker.check.options import FLAGS, OBSOLETE, PLUGIN_OPTIONS, VALUED
-from stoker.errors import nearest
-from stoker.units import parse_slurm_mem, parse_slurm_time
+from stoker.check.batch import MAX_SCRIPT_BYTES, BatchScript, Directive, Edit
+from stoker.check.findings import Hit, Subject, rule
+from stoker.check.options import PLUGIN_OPTIONS, TEXT_OPTIONS, VALUED, canonical, meant
+from stoker.units import parse_slurm_mem, parse_slurm_time, plural
 
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 _PLAIN = str.maketrans({**dict.fromkeys(_DASHES, "-"), "\u00a0": " "})
 # Inside a value a dash may be meant; in front of a name it never is.
 _LOOKALIKE = re.compile(rf"(?<=\s)[-{_DASHES}]*[{_DASHES}][-{_DASHES}]*(?=\w)|\u00a0")
 _UNLIMITED = ("unlimited", "infinite")
-# A typo changes a letter or two; less alike than this is another word (`--image`, `--time`).
-TYPO_CUTOFF = 0.8
+# The reader of an example fills this line in.
+_OPEN_LINE = re.compile(r"[<>\[\]{}()$*]|\.\.\.")
 # A job that really wants less memory than this is not a training job.
 SMALL_MEM_MIB = 100
 
@@ -30,7 +29,7 @@ def crlf(subject: Subject) -> Iterator[Hit]:
     if marked:
         yield Hit(
             marked[0],
-            f"{len(marked)} lines end in CRLF",
+            f"{plural(len(marked), 'line ends', 'lines end')} in CRLF",
             "sbatch refuses scripts with DOS line breaks, and bash takes the CR as part of a word",
             "sed -i 's/\\r$//' on the file",
             tuple(Edit(number, (lines[number - 1].rstrip("\r"),)) for number in marked),
@@ -40,10 +39,13 @@ def crlf(subject: Subject) -> Iterator[Hit]:
 @rule("ST102", "error")
 def shebang(subject: Subject) -> Iterator[Hit]:
     """The first line is not `#!` and an interpreter."""
-    first = subject.script.lines[0]
-    if first.startswith("#!") or not subject.script.text.strip():
-        return
-    if first.startswith("\ufeff"):
+    script = subject.script
+    first = script.lines[0]
+    if not script.text.strip():
+        yield Hit(1, "the script is empty", "sbatch refuses it", "write #!/bin/bash and a command")
+    elif "\0" in script.text:
+        yield Hit(1, "there is a NUL byte in the script", "sbatch refuses it", "save it as text")
+    elif first.startswith("\ufeff"):
         yield Hit(
             1,
             "the file starts with a byte-order mark",
@@ -51,14 +53,14 @@ def shebang(subject: Subject) -> Iterator[Hit]:
             "save it as UTF-8 without BOM",
             (Edit(1, (first.lstrip("\ufeff"),)),),
         )
-        return
-    yield Hit(
-        1,
-        "the first line is not `#!/bin/bash`",
-        "sbatch refuses a script whose first line names no interpreter",
-        "put #!/bin/bash on the first line",
-        (Edit(1, ("#!/bin/bash", *((first,) if first.strip() else ()))),),
-    )
+    elif not first.startswith("#!"):
+        yield Hit(
+            1,
+            "the first line is not `#!/bin/bash`",
+            "sbatch refuses a script whose first line names no interpreter",
+            "put #!/bin/bash on the first line",
+            (Edit(1, ("#!/bin/bash", *((first,) if first.strip() else ()))),),
+        )
 
 
 @rule("ST103", "error")
@@ -87,40 +89,75 @@ def late_directive(subject: Subject) -> Iterator[Hit]:
 def unknown_option(subject: Subject) -> Iterator[Hit]:
     """An option that sbatch does not have."""
     script = subject.script
-    for each in (*script.directives, *script.late):
-        if each.name is not None:
-            continue
-        text = script.lines[each.line - 1]
-        if not each.spelled.startswith("-"):
-            bare, equals, _ = each.spelled.partition("=")
-            if equals and bare in VALUED:
+    for each in script.directives:
+        one_dash = re.match(r"-([a-z][a-z-]+)(=|$)", f"-{(each.spelled + (each.value or ''))[1:]}")
+        if each.name is not None and not each.spelled.startswith("--") and one_dash:
+            name = canonical(one_dash[1])
+            if name and len(one_dash[1]) > 2:
                 yield Hit(
                     each.line,
-                    f"`{each.spelled[:40]}` has no dashes",
-                    "sbatch takes it for the name of a script and refuses it",
-                    f"--{each.spelled[:40]}",
-                    (Edit(each.line, (text.replace(bare, f"--{bare}", 1),)),),
+                    f"`-{one_dash[1]}` has one dash",
+                    f"sbatch reads it as -{one_dash[1][0]} with the value `{one_dash[1][1:]}…`",
+                    f"--{name}",
+                    (
+                        script.replace_option(
+                            each, f"--{name}={(each.value or '').partition('=')[2]}"
+                        ),
+                    ),
                 )
-            continue
-        name = each.spelled.lstrip("-")
-        if name in PLUGIN_OPTIONS:
-            continue
-        match = OBSOLETE.get(name) or nearest(name, VALUED | FLAGS, cutoff=TYPO_CUTOFF)
-        if match is None:
-            yield Hit(
-                each.line,
-                f"`{each.spelled}` is not one of Slurm's options",
-                "it may belong to a plugin of the site; elsewhere sbatch refuses it",
-                "check it with sbatch --help on the cluster",
-                severity="advice",
-            )
-            continue
+        elif each.name is None and each.spelled.startswith("-"):
+            yield from _unknown(script, each)
+        elif each.name is None:
+            yield from _stray(script, each)
+
+
+def _unknown(script: BatchScript, each: Directive) -> Iterator[Hit]:
+    name = each.spelled.lstrip("-")
+    if name in PLUGIN_OPTIONS or _OPEN_LINE.search(each.spelled):
+        return
+    match = meant(name)
+    if match is None:
         yield Hit(
             each.line,
-            f"sbatch has no option `{each.spelled}`",
-            "sbatch refuses the script",
-            f"did you mean --{match}?",
-            (Edit(each.line, (text.replace(each.spelled, f"--{match}", 1),)),),
+            f"`{each.spelled}` is not one of Slurm's options",
+            "it may belong to a plugin of the site; elsewhere sbatch refuses it",
+            "check it with sbatch --help on the cluster",
+            severity="advice",
+        )
+        return
+    value = f"={each.value}" if each.value is not None else ""
+    yield Hit(
+        each.line,
+        f"sbatch has no option `{each.spelled}`",
+        "sbatch refuses the script",
+        f"did you mean --{match}?",
+        (script.replace_option(each, f"--{match}{value}"),),
+    )
+
+
+def _stray(script: BatchScript, each: Directive) -> Iterator[Hit]:
+    """A word that belongs to no option: sbatch calls it an invalid directive."""
+    line = script.lines[each.line - 1]
+    bare, equals, _ = each.spelled.partition("=")
+    if equals and bare in VALUED:
+        yield Hit(
+            each.line,
+            f"`{each.spelled[:40]}` has no dashes",
+            "sbatch calls it an invalid directive and refuses the script",
+            f"--{each.spelled[:40]}",
+            (script.replace_option(each, f"--{each.spelled}"),),
+        )
+    elif (
+        not _OPEN_LINE.search(line)
+        and line.isascii()
+        and each.spelled != "="
+        and "hetjob" not in line
+    ):
+        yield Hit(
+            each.line,
+            f"`{each.spelled[:40]}` belongs to no option",
+            "sbatch calls it an invalid directive and refuses the script",
+            "remove it, or put a `#` in front if it is a comment",
         )
 
 
@@ -132,13 +169,15 @@ def nearly_directive(subject: Subject) -> Iterator[Hit]:
         text = script.lines[line - 1]
         if line > script.body_line or not script.directives:
             continue
-        fixed = "#SBATCH " + re.sub(r"^\s*#\s*sbatch[:\s]*", "", text, flags=re.IGNORECASE)
+        fixed = "#SBATCH " + re.sub(r"^\s*#!?\s*s[batch]{4,6}[:\s]*", "", text, flags=re.IGNORECASE)
+        off = re.match(r"\s*#\s+SBATCH", text) is not None
         yield Hit(
             line,
             f"`{text.strip()[:60]}` is a comment",
             "sbatch reads lines that start with exactly `#SBATCH`",
             f"{fixed} (or ## in front, if it is meant to be off)",
-            (Edit(line, (fixed,)),),
+            () if off else (Edit(line, (fixed,)),),  # a space is also how people switch a line off
+            severity="advice" if off else None,
         )
 
 
@@ -187,73 +226,113 @@ def repeated(subject: Subject) -> Iterator[Hit]:
 
 @rule("ST108", "error")
 def missing_value(subject: Subject) -> Iterator[Hit]:
-    """An option without its value, or with spaces around the equals sign."""
-    for each in subject.script.directives:
+    """An option without its value, or with an equals sign where none may be."""
+    script = subject.script
+    for each in script.directives:
         if each.name not in VALUED:
             continue
-        text = subject.script.lines[each.line - 1]
-        spaced = re.search(rf"{re.escape(each.spelled)}(\s*=\s+|\s+=\s*)(\S+)", text)
-        if spaced and each.spelled.startswith("--"):
+        value, is_long = each.value or "", each.spelled.startswith("--")
+        if is_long and each.has_equals and not value and each.name in TEXT_OPTIONS:
+            continue  # `--account=`: sbatch takes it; the reader is meant to fill it in
+        following = script.lines[each.line - 1][each.end : each.end + 200].split("#")[0].split()
+        if is_long and (value == "=" or (each.has_equals and not value and following[:1])):
+            found = following[0] if following else ""
+            if found.startswith("-"):
+                found = ""
             yield Hit(
                 each.line,
                 f"there are spaces around the `=` of {each.spelled}",
                 "sbatch then takes an empty value or the `=` itself",
-                f"{each.spelled}={spaced[2]}",
-                (Edit(each.line, (text.replace(spaced[0], f"{each.spelled}={spaced[2]}"),)),),
+                f"{each.spelled}={found or 'VALUE'}",
+                (_without_spaces(script, each, found),) if found else (),
             )
-        elif not each.value:
+        elif not is_long and value.startswith("=") and each.name not in TEXT_OPTIONS:
+            yield Hit(
+                each.line,
+                f"{each.spelled}{value} is read as the value `{value}`",
+                "a short option takes its value after a space, without `=`",
+                f"{each.spelled} {value[1:]}",
+                (script.replace_value(each, f" {value[1:]}"),),
+            )
+        elif not value:
             yield Hit(
                 each.line,
                 f"{each.spelled} has no value",
                 "sbatch refuses the script",
-                f"{each.spelled}=VALUE",
+                f"{each.spelled}=VALUE" if is_long else f"{each.spelled} VALUE",
             )
+
+
+def _without_spaces(script: BatchScript, each: Directive, value: str) -> Edit:
+    line = script.lines[each.line - 1]
+    end = line.index(value, each.end) + len(value)
+    return Edit(each.line, (f"{line[: each.start]}{each.spelled}={value}{line[end:]}",))
 
 
 @rule("ST109", "error")
 def bad_time(subject: Subject) -> Iterator[Hit]:
-    """A time limit that Slurm cannot read."""
+    """A time limit that Slurm cannot read, or reads as minutes where hours are meant."""
+    script = subject.script
     for name in ("time", "time-min"):
-        value = subject.script.value(name)
-        if value is None or value.lower() in _UNLIMITED:
+        value = script.value(name)
+        if value is None or value.lower() in _UNLIMITED or re.search(r"[A-Z]{1,3}[:-][A-Z]", value):
             continue
+        line = script.line_of(name)
         if parse_slurm_time(value) is None:
             yield Hit(
-                subject.script.line_of(name),
+                line,
                 f"`{value}` is not a time",
                 "Slurm reads minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM and D-HH:MM:SS",
                 f"--{name}=01:00:00 for one hour",
+            )
+        comment = script.lines[line - 1].partition("#SBATCH")[2].partition("#")[2]
+        if re.fullmatch(r"\d+(:\d\d)?", value) and re.search(
+            r"\b\d+ ?-?(hours?|hrs?|h)\b", comment
+        ):
+            yield Hit(
+                line,
+                f"--{name}={value} is {value.split(':')[0]} minutes",
+                "one number is minutes and two are MM:SS; the comment beside it says hours",
+                f"--{name}={value.split(':')[0]}:00:00",
+                severity="warning",
             )
 
 
 @rule("ST110", "error")
 def bad_memory(subject: Subject) -> Iterator[Hit]:
     """A memory size that Slurm cannot read."""
+    script = subject.script
     for name in ("mem", "mem-per-cpu", "mem-per-gpu"):
-        value = subject.script.value(name)
-        if value is not None and parse_slurm_mem(value) is None:
-            yield Hit(
-                subject.script.line_of(name),
-                f"`{value}` is not a memory size",
-                "Slurm reads a number with K, M, G or T",
-                f"--{name}=64G",
-            )
+        value, directive = script.value(name), script.last(name)
+        if value is None or directive is None or parse_slurm_mem(value) is not None:
+            continue
+        match = re.fullmatch(r"([0-9.]+)([GT])i?B?", value, re.IGNORECASE)
+        whole = (
+            f"{int(float(match[1]) * 1024)}{'MG'['GT'.index(match[2].upper())]}"
+            if match and match[1].count(".") < 2 and match[1] != "."
+            else None
+        )
+        yield Hit(
+            directive.line,
+            f"`{value}` is not a memory size",
+            "Slurm reads a whole number with K, M, G or T",
+            f"--{name}={whole or '64G'}",
+            (script.replace_value(directive, whole),) if whole else (),
+        )
 
 
 @rule("ST111", "warning")
 def memory_without_unit(subject: Subject) -> Iterator[Hit]:
     """A small memory size without a unit, which is then MiB."""
     for name in ("mem", "mem-per-cpu", "mem-per-gpu"):
-        number = subject.script.number(name)
-        if number is not None and 0 < number < SMALL_MEM_MIB:
-            line = subject.script.line_of(name)
-            text = subject.script.lines[line - 1]
+        number, directive = subject.script.number(name), subject.script.last(name)
+        if number is not None and directive is not None and 0 < number < SMALL_MEM_MIB:
             yield Hit(
-                line,
+                directive.line,
                 f"--{name}={number} is {number} MiB",
                 "without a unit Slurm counts in MiB",
                 f"--{name}={number}G",
-                (Edit(line, (re.sub(rf"({name}[=\s]+){number}\b", rf"\g<1>{number}G", text),)),),
+                (subject.script.replace_value(directive, f"{number}G"),),
             )
 
 
@@ -261,14 +340,17 @@ def memory_without_unit(subject: Subject) -> Iterator[Hit]:
 def lookalike(subject: Subject) -> Iterator[Hit]:
     """A typographic dash or space where an option begins."""
     for number, line in enumerate(subject.script.lines, 1):
-        if line.startswith("#SBATCH") and _LOOKALIKE.search(line):
-            plain = _LOOKALIKE.sub(lambda match: match[0].translate(_PLAIN), line)
+        if not line.startswith("#SBATCH") or line.isascii():
+            continue
+        options, mark, rest = line[1:].partition("#")
+        if _LOOKALIKE.search(options):
+            plain = _LOOKALIKE.sub(lambda match: match[0].translate(_PLAIN), options)
             yield Hit(
                 number,
                 "there is a typographic dash or space in this line",
                 "copied from a web page or PDF; sbatch knows only the ASCII `-`",
                 "type the line again",
-                (Edit(number, (plain,)),),
+                (Edit(number, (f"#{plain}{mark}{rest}",)),),
             )
 
 
@@ -313,19 +395,71 @@ def array_log(subject: Subject) -> Iterator[Hit]:
     if not script.has("array"):
         return
     for name in ("output", "error"):
-        value = script.value(name)
-        if value is None or value == "/dev/null" or re.search(r"%\d*[ajJ]", value):
+        value, directive = script.value(name), script.last(name)
+        if (
+            value is None
+            or directive is None
+            or value == "/dev/null"
+            or re.search(r"%\d*[ajJ]", value)
+        ):
             continue
-        line = script.line_of(name)
         stem, dot, end = value.rpartition(".")
         new = f"{stem}_%a.{end}" if dot and "/" not in end else f"{value}_%a"
         yield Hit(
-            line,
+            directive.line,
             f"every task of the array writes to `{value}`",
             "the tasks overwrite each other's log",
             f"--{name}={new}",
-            (Edit(line, (script.lines[line - 1].replace(value, new, 1),)),),
+            (script.replace_value(directive, new),),
         )
+
+
+_COUNTS = {
+    "nodes": r"[0-9]+[km]?(-[0-9]+[km]?)?|[0-9,:-]+",
+    "ntasks": r"[0-9]+[km]?",
+    "ntasks-per-node": r"[0-9]+",
+    "cpus-per-task": r"[0-9]+",
+    "cpus-per-gpu": r"(\w+:)?[0-9]+",
+}
+_WORDS = {
+    "hint": ("compute_bound", "memory_bound", "multithread", "nomultithread"),
+    "open-mode": ("append", "truncate"),
+}
+
+
+@rule("ST116", "error")
+def bad_count(subject: Subject) -> Iterator[Hit]:
+    """A value that sbatch does not take."""
+    script = subject.script
+    for name, pattern in _COUNTS.items():
+        value = script.value(name)
+        if value is None or value.startswith("="):
+            continue
+        low, dash, high = value.partition("-")
+        reversed_ = (
+            name == "nodes"
+            and dash
+            and low.isdecimal()
+            and high.isdecimal()
+            and int(low) > int(high)
+        )
+        if re.fullmatch(pattern, value, re.IGNORECASE) and not reversed_ and value != "0":
+            continue
+        yield Hit(
+            script.line_of(name),
+            f"--{name}={value} is not a number of {name.split('-')[0]}",
+            "sbatch refuses the script",
+            f"--{name}=N",
+        )
+    for name, words in _WORDS.items():
+        value = script.value(name)
+        if value is not None and value.lower() not in words and value.lower() not in ("a", "t"):
+            yield Hit(
+                script.line_of(name),
+                f"--{name}={value} is none of {', '.join(words)}",
+                "sbatch refuses the script",
+                f"--{name}={words[-1]}",
+            )
 
 
 RULES = (
@@ -344,4 +478,5 @@ RULES = (
     too_large,
     log_folder,
     array_log,
+    bad_count,
 )

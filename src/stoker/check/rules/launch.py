@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from stoker.check.findings import Edit, Hit, Subject, rule
+from stoker.check.batch import Edit
+from stoker.check.findings import Hit, Subject, rule
 from stoker.check.launches import Launch
+from stoker.units import plural
 
+_CPUS = '--cpus-per-task="$SLURM_CPUS_PER_TASK"'
 # srun did not take --cpus-per-task over from sbatch in these releases (22.05 and 23.11 release notes).
 NO_INHERITANCE = ((22, 5), (23, 2))
+_NUMBER = re.compile(r"[0-9]{1,6}")
 # Anything of this kind may carry a command to the other nodes.
 _REACHES_NODES = re.compile(
     r"\b(srun|mpirun|mpiexec|ssh|pdsh|clush|horovodrun|ray|parallel|dask|jsrun|ibrun|prun|sbcast"
@@ -22,12 +26,12 @@ def _tasks(subject: Subject, launch: Launch) -> int | None:
     """Return how many tasks of this launch run on each node."""
     per_node = launch.starter_options.get("ntasks-per-node")
     if per_node is not None:
-        return int(per_node) if per_node.isdigit() else None
+        return int(per_node) if _NUMBER.fullmatch(per_node) else None
     total = launch.starter_options.get("ntasks")
     if total is None:
         return subject.script.tasks_per_node
     nodes = launch.starter_options.get("nodes") or str(subject.script.nodes or 1)
-    if total.isdigit() and nodes.isdigit():
+    if _NUMBER.fullmatch(total) and _NUMBER.fullmatch(nodes):
         return max(1, int(total) // int(nodes)) if int(nodes) else None
     return 1 if "NNODES" in total or "NUM_NODES" in total else None
 
@@ -55,16 +59,37 @@ def launcher_per_task(subject: Subject) -> Iterator[Hit]:
         )
 
 
+# Words that may stand before a launcher without carrying it to another node.
+_WRAPPERS = re.compile(
+    r"(singularity|apptainer)(_wrapper)?|exec|run|time|env|nice|numactl|stdbuf|kernprof|nsys|profile|conda|"
+    r"-\S*|\S*\.sif|\$\S*|\S*=\S*"
+)
+
+
+def _reaches_nodes(subject: Subject) -> bool:
+    """Whether anything that runs in the script may start processes on other nodes."""
+    words = [
+        word
+        for command in subject.script.commands
+        if command.name not in ("echo", "printf")
+        for word in command.texts
+    ]
+    words += [each.value for each in subject.script.assignments]
+    return _REACHES_NODES.search(" ".join(words)) is not None
+
+
 @rule("ST402", "error")
 def no_srun(subject: Subject) -> Iterator[Hit]:
     """Several nodes, and nothing that starts processes on them."""
     script = subject.script
-    if not subject.is_multi_node or _REACHES_NODES.search(script.body) or script.has("array"):
+    if not subject.is_multi_node or script.has("array") or _reaches_nodes(subject):
         return
     for launch in subject.launches:
         if launch.starter is not None or launch.launcher == "other":
             continue
-        if "hostfile" in launch.options or "mpirun_hostfile" in launch.options:
+        if {"hostfile", "mpirun_hostfile"} & set(launch.options):
+            continue
+        if not all(_WRAPPERS.fullmatch(word) for word in launch.before):
             continue
         if launch.launcher == "python" and re.search(r"ray|dask|deepspeed|submit", launch.raw):
             continue
@@ -81,21 +106,28 @@ def no_srun(subject: Subject) -> Iterator[Hit]:
 @rule("ST403", "error")
 def node_count(subject: Subject) -> Iterator[Hit]:
     """The launcher is told another number of nodes than the header asks for."""
-    nodes = subject.script.nodes
+    script = subject.script
     for launch in subject.launches:
         told = launch.number("nnodes", "num_machines")
-        if nodes is None or told is None or told == nodes or launch.starter_options.get("nodes"):
+        alone = "standalone" in launch.options
+        if script.nodes is None or "-" in (script.value("nodes") or ""):
             continue
-        if "-" in (subject.script.value("nodes") or "") or _REACHES_NODES.search(
-            " ".join(launch.before)
-        ):
+        if launch.starter_options.get("nodes") or not all(map(_WRAPPERS.fullmatch, launch.before)):
             continue
-        yield Hit(
-            launch.line,
-            f"{launch.launcher} is told of {told} nodes, the header asks for {nodes}",
-            "it waits for nodes that do not come, or leaves some idle",
-            '--nnodes="$SLURM_NNODES" keeps them equal',
-        )
+        if alone and subject.is_multi_node and launch.starter == "srun":
+            yield Hit(
+                launch.line,
+                f"each of the {script.nodes} nodes trains for itself",
+                "--standalone means that the node is alone",
+                '--nnodes="$SLURM_NNODES" --rdzv_backend=c10d --rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT"',
+            )
+        elif told is not None and told != script.nodes and not alone:
+            yield Hit(
+                launch.line,
+                f"{launch.launcher} is told of {plural(told, 'node')}, the header asks for {script.nodes}",
+                "it waits for nodes that do not come, or leaves some idle",
+                '--nnodes="$SLURM_NNODES" keeps them equal',
+            )
 
 
 @rule("ST404", "error")
@@ -108,45 +140,70 @@ def cpus_not_inherited(subject: Subject) -> Iterator[Hit]:
     if re.search(r"SRUN_CPUS_PER_TASK=", script.body):
         return
     for launch in subject.launches:
-        has = {"cpus-per-task", "cpus-per-gpu", "cpu-bind"} & set(launch.starter_options)
-        if launch.starter != "srun" or has or "exclusive" in launch.starter_options:
+        own = launch.starter_options
+        bound = re.match(r"\S*(mask|map)_", own.get("cpu-bind") or "")
+        if (
+            launch.starter != "srun"
+            or bound
+            or {"cpus-per-task", "cpus-per-gpu", "exclusive"} & set(own)
+        ):
             continue
         text = script.lines[launch.line - 1]
+        new = re.sub(r"(?<![\w./=$-])srun(?=\s)", f"srun {_CPUS}", text, count=1)
         yield Hit(
             launch.line,
             f"srun gives each task 1 CPU, not {cpus}",
             f"Slurm {version[0]}.{version[1]:02d} does not pass --cpus-per-task from sbatch to srun",
-            'srun --cpus-per-task="$SLURM_CPUS_PER_TASK" …',
-            (
-                Edit(
-                    launch.line,
-                    (text.replace("srun", 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK"', 1),),
-                ),
-            ),
+            f"srun {_CPUS} …",
+            (Edit(launch.line, (new,)),) if new != text else (),
         )
 
 
 @rule("ST405", "error")
 def rank_in_batch_shell(subject: Subject) -> Iterator[Hit]:
     """A task's rank is filled in by the batch shell, where it is always 0."""
-    if not subject.is_multi_node:
+    script = subject.script
+    runs = [launch for launch in subject.launches if launch.starter == "srun"]
+    many = subject.is_multi_node or (script.tasks_per_node or 1) > 1
+    if not runs or not many:
         return
-    for launch in subject.launches:
-        if launch.starter != "srun":
-            continue
-        outside = _outside_single_quotes(launch.raw)
-        match = re.search(
-            r"--?(node[-_]rank|machine[-_]rank)[= ]+\"?(?<!\\)\$\{?(SLURM_NODEID|SLURM_PROCID)\b",
-            outside,
-        )
-        if match:
-            yield Hit(
-                launch.line,
-                f"${match[2]} is 0 for every node here",
-                "the batch shell fills it in once, before srun starts: all nodes get rank 0 and "
-                "wait for each other",
-                f"srun bash -c 'torchrun … --{match[1]}=${match[2]} …' in single quotes",
+    for each in script.assignments:
+        found = re.fullmatch(r"[\"']?\$\{?(SLURM_(?:NODEID|PROCID|LOCALID))\}?[\"']?", each.value)
+        if found and each.name in _RANK_NAMES and each.line < runs[-1].line:
+            if found[1] == "SLURM_NODEID" and not subject.is_multi_node:
+                continue
+            yield _rank_hit(
+                each.line, found[1], f"srun bash -c 'export {each.name}=${found[1]}; …'"
             )
+            return
+    for launch in runs if subject.is_multi_node else ():
+        match = _RANK_OPTION.search(_outside_single_quotes(launch.raw))
+        if match:
+            fix = f"srun bash -c 'torchrun … --{match[1]}=${match[2]} …' in single quotes"
+            yield _rank_hit(launch.line, match[2], fix)
+
+
+_RANK_NAMES = (
+    "RANK",
+    "LOCAL_RANK",
+    "NODE_RANK",
+    "GROUP_RANK",
+    "MACHINE_RANK",
+    "node_rank",
+    "machine_rank",
+)
+_RANK_OPTION = re.compile(
+    r"--?(node[-_]rank|machine[-_]rank)[= ]+\"?(?<!\\)\$\{?(SLURM_NODEID|SLURM_PROCID)\b"
+)
+
+
+def _rank_hit(line: int, name: str, fix: str) -> Hit:
+    return Hit(
+        line,
+        f"${name} is 0 for every task here",
+        "the batch shell fills it in once, before srun starts: all get rank 0 and wait for each other",
+        fix,
+    )
 
 
 def _outside_single_quotes(text: str) -> str:
@@ -231,6 +288,34 @@ def accelerate_on_cpu(subject: Subject) -> Iterator[Hit]:
             )
 
 
+@rule("ST410", "warning")
+def tasks_not_started(subject: Subject) -> Iterator[Hit]:
+    """One task for each GPU is asked for, and one process is started."""
+    script = subject.script
+    tasks, gpus = script.number("ntasks-per-node"), script.gpus_per_node
+    if (
+        tasks is None
+        or tasks < 2
+        or tasks != gpus
+        or _reaches_nodes(subject)
+        or subject.is_multi_node
+    ):
+        return
+    for launch in subject.launches:
+        if (
+            launch.starter is None
+            and launch.launcher == "python"
+            and all(map(_WRAPPERS.fullmatch, launch.before))
+        ):
+            yield Hit(
+                launch.line,
+                f"one process is started where {tasks} tasks were asked for",
+                "only srun starts the tasks; frameworks that count them (Lightning) wait or use one GPU",
+                "put srun in front of it",
+            )
+            return
+
+
 RULES = (
     launcher_per_task,
     no_srun,
@@ -241,4 +326,5 @@ RULES = (
     deepspeed_over_nodes,
     old_launch,
     accelerate_on_cpu,
+    tasks_not_started,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stoker.check.findings import Edit, Hit, Subject, rule
+from stoker.check.findings import Hit, Subject, rule
 from stoker.cluster.profile import Cluster
 from stoker.errors import nearest
 from stoker.units import plural, render_hours, render_mem, render_time
@@ -37,22 +37,19 @@ def unknown_partition(subject: Subject) -> Iterator[Hit]:
 @rule("ST802", "error")
 def over_time(subject: Subject) -> Iterator[Hit]:
     """A time limit above what the partition takes."""
-    time_s = subject.script.time_s
+    script = subject.script
+    time_s, directive = script.time_s, script.last("time")
     limits = [queue.time_s for queue in subject.queues]
-    if time_s is None or not limits or None in limits:
+    if time_s is None or directive is None or not limits or None in limits:
         return
     most = max(limit for limit in limits if limit is not None)
     if time_s > most:
-        line = subject.script.line_of("time")
-        text = subject.script.lines[line - 1]
-        value = subject.script.value("time") or ""
         yield Hit(
-            line,
+            directive.line,
             f"{render_hours(time_s)} is over the limit of {render_hours(most)}",
-            f"partition `{subject.script.value('partition') or subject.script.value('qos')}` "
-            f"({subject.queues[0].source}); the job is refused or never starts",
+            f"{subject.queues[0].source}; the job is refused or never starts",
             f"--time={render_time(most)}, with checkpoints and a second job after it",
-            (Edit(line, (text.replace(value, render_time(most), 1),)),),
+            (script.replace_value(directive, render_time(most)),),
         )
 
 
@@ -114,6 +111,7 @@ def gpus_of_partition(subject: Subject) -> Iterator[Hit]:
             f"{total} GPUs, and `{queues[0].name}` takes at most {most}",
             queues[0].source,
             _roomier(subject, total) or f"ask for {most}",
+            severity="warning" if any(queue.disputed for queue in queues) else None,
         )
     elif all(queue.min_gpus is not None and total < queue.min_gpus for queue in queues):
         least = min(queue.min_gpus or 0 for queue in queues)
@@ -156,7 +154,7 @@ def over_node(subject: Subject) -> Iterator[Hit]:
         most = max(kind.per_node or 0 for kind in kinds)
         yield Hit(
             script.gpu.line if script.gpu else 1,
-            f"{gpus} GPUs on one node; a {kinds[0].name} node of {title} has {most}",
+            f"{gpus} GPUs on one node; {kinds[0].name} nodes of {title} have {most}",
             kinds[0].source + "; GPUs are counted per node here, not per job",
             f"--nodes={-(-gpus // most)} with {most} GPUs each",
         )
@@ -164,7 +162,7 @@ def over_node(subject: Subject) -> Iterator[Hit]:
         most = max(kind.cpus_per_node or 0 for kind in kinds)
         yield Hit(
             script.line_of("cpus-per-task", "ntasks-per-node", "ntasks"),
-            f"{cpus} CPUs on one node; a {kinds[0].name} node of {title} has {most}",
+            f"{cpus} CPUs on one node; {kinds[0].name} nodes of {title} have {most}",
             kinds[0].source + "; such a job never starts",
             f"at most {most} CPUs a node in all",
         )
@@ -174,7 +172,7 @@ def over_node(subject: Subject) -> Iterator[Hit]:
         room = max(kind.mem_gib_per_node or 0 for kind in kinds)
         yield Hit(
             script.line_of("mem"),
-            f"{render_mem(mem)} on one node; a {kinds[0].name} node of {title} has {room:g} GiB to give",
+            f"{render_mem(mem)} on one node; {kinds[0].name} nodes of {title} have {room:g} GiB to give",
             kinds[0].source + "; such a job never starts",
             f"--mem={render_mem(float(int(room)))}",
         )

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from stoker.check.findings import Edit, Hit, Subject, rule
+from stoker.check.batch import Edit
+from stoker.check.findings import Hit, Severity, Subject, rule
 from stoker.units import plural
 
-_WORKERS = re.compile(r"--?(?:num[-_]?workers|dataloader[-_]num[-_]workers|n[-_]?workers)$")
+_WORKERS = re.compile(
+    r"(?:--?|\+*(?:\w+\.)*)(?:num[-_]?workers|dataloader[-_]num[-_]workers|n[-_]workers)$"
+)
 
 
 @rule("ST201", "error")
@@ -78,47 +81,56 @@ def task_counts(subject: Subject) -> Iterator[Hit]:
         )
 
 
+# Variables that Slurm sets only when the option was given.
+_SET_BY = {
+    "SLURM_CPUS_PER_TASK": "cpus-per-task",
+    "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
+    "SLURM_GPUS_PER_NODE": "gpus-per-node",
+    "SLURM_GPUS_PER_TASK": "gpus-per-task",
+    "SLURM_GPUS": "gpus",
+}
+
+
 @rule("ST205", "warning")
 def unset_variable(subject: Subject) -> Iterator[Hit]:
     """A SLURM_ variable that exists only if an option was given, which was not."""
     script = subject.script
-    needs = {
-        "SLURM_CPUS_PER_TASK": ("cpus-per-task", "-c"),
-        "SLURM_NTASKS_PER_NODE": ("ntasks-per-node",),
-        "SLURM_GPUS_PER_NODE": ("gpus-per-node",),
-        "SLURM_GPUS_PER_TASK": ("gpus-per-task",),
-        "SLURM_GPUS": ("gpus",),
-        "SLURM_MEM_PER_NODE": ("mem", "mem-per-cpu", "mem-per-gpu"),
-        "SLURM_ARRAY_TASK_ID": ("array",),
-    }
-    if not script.directives:
-        return
-    for number, line in enumerate(script.body.split("\n"), script.body_line):
-        for name, options in needs.items():
-            if not re.search(rf"\$(?:{name}\b(?![:-])|\{{{name}\}})", line):
+    sized = script.has(
+        "nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "gres", "gpus", "gpus-per-node"
+    )
+    for name, option in _SET_BY.items():
+        if not script.directives or script.has(option) or _is_guarded(script.body, name):
+            continue
+        for number, line in enumerate(script.body.split("\n"), script.body_line):
+            used = re.search(rf"\$(?:{name}\b|\{{{name}\}})|\(\([^)]*\b{name}\b", line)
+            if not used or re.match(r"\s*(echo|printf)\b", line):
                 continue
-            if script.has(*options) or _is_guarded(script.body, name) or f"{name}=" in script.body:
-                continue
-            if name == "SLURM_ARRAY_TASK_ID":
-                continue  # arrays are given on the command line as often as in the header
             better = "SLURM_GPUS_ON_NODE" if name == "SLURM_GPUS_PER_NODE" else None
-            edits: tuple[Edit, ...] = ()
-            if better:
-                edits = (Edit(number, (script.lines[number - 1].replace(name, better),)),)
+            edits = (
+                (Edit(number, (re.sub(rf"\b{name}\b", better, script.lines[number - 1]),)),)
+                if better
+                else ()
+            )
+            severity: Severity | None = "error" if better else None if sized else "advice"
             yield Hit(
                 number,
                 f"${name} is empty",
-                f"Slurm sets it only when --{options[0]} is given, and the header has none",
-                f"use ${better}" if better else f"add #SBATCH --{options[0]}=N",
+                f"Slurm sets it only when --{option} is given, and the header has none",
+                f"use ${better}" if better else f"add #SBATCH --{option}=N",
                 edits,
-                severity="error" if better else None,
+                severity,
             )
-            return
+            break
 
 
 def _is_guarded(body: str, name: str) -> bool:
-    """Whether the script itself looks if the variable is set, or gives a default."""
-    return bool(re.search(rf"\$\{{{name}:?[-=+?]|-[nz] +\"?\$\{{?{name}|-v +{name}", body))
+    """Whether the script sets the variable, looks if it is set, or gives a default."""
+    return bool(
+        re.search(
+            rf"\b{name}=|\$\{{{name}:?[-=+?]|-[nzv] +\"?\$?\{{?{name}|{name}\}}?\"? +-(gt|ge|ne|lt|eq)",
+            body,
+        )
+    )
 
 
 @rule("ST206", "warning")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from stoker.check.findings import Edit, Hit, Subject, rule
-from stoker.check.shell import Assignment
+from stoker.check.batch import Edit
+from stoker.check.findings import Hit, Subject, rule
 
 _ADDRESS = ("MASTER_ADDR", "MASTER_IP", "HEAD_NODE_IP", "RDZV_HOST", "head_node_ip", "master_addr")
 _PORT = ("MASTER_PORT", "RDZV_PORT", "master_port")
@@ -25,7 +25,7 @@ def _shares_nodes(subject: Subject) -> bool:
         kinds = [gpu.per_node for gpu in subject.cluster.gpu.values() if gpu.per_node]
         return bool(kinds) and script.gpus_per_node < min(kinds)
     # Nodes have 4 or 8 GPUs nearly everywhere: with fewer, the node is shared.
-    return (script.gpus_per_node < 4 and not script.has("mem")) or script.gpus_per_node < 2
+    return script.gpus_per_node < 4
 
 
 @rule("ST501", "warning")
@@ -44,6 +44,11 @@ def fixed_port(subject: Subject) -> Iterator[Hit]:
         if match and "standalone" not in launch.options:
             yield _fixed(launch.line, match[1])
             return
+        told = {"standalone", "rdzv_endpoint", "master_port", "rdzv_backend"} & set(launch.options)
+        many = (launch.number("nproc_per_node") or 1) > 1
+        if launch.launcher == "torchrun" and many and not told and not subject.is_multi_node:
+            yield _fixed(launch.line, "29500, torchrun's own,")
+            return
 
 
 def _fixed(line: int, port: str) -> Hit:
@@ -55,30 +60,39 @@ def _fixed(line: int, port: str) -> Hit:
     )
 
 
+_OWN_ADDRESS = re.compile(r"\$\(\s*hostname\s+(-i|-I|--ip-address|--all-ip-addresses)[^()]*\)")
+
+
 @rule("ST502", "warning")
 def address_of_host(subject: Subject) -> Iterator[Hit]:
     """The address comes from `hostname -i` or `-I`, which may be the loopback or the wrong one."""
-    for each in subject.script.assignments:
-        match = re.search(r"hostname\s+(-i|-I|--ip-address|--all-ip-addresses)\b", each.value)
-        if match and (
-            each.name in _ADDRESS or "ADDR" in each.name.upper() or "IP" in each.name.upper()
-        ):
-            if not subject.is_multi_node:
-                continue
-            yield Hit(
-                each.line,
-                f"`hostname {match[1]}` may give 127.0.0.1 or several addresses",
-                "it prints what /etc/hosts or every interface says, not what other nodes can reach",
-                f"{each.name}=$({FIRST_NODE})",
-                tuple(_replaced(subject, each)),
-            )
-
-
-def _replaced(subject: Subject, each: Assignment) -> Iterator[Edit]:
-    text = subject.script.lines[each.line - 1]
-    new = re.sub(rf"({each.name}=).*", lambda match: f"{match[1]}$({FIRST_NODE})", text, count=1)
-    if "\\" not in text and ";" not in text and "srun" not in text:
-        yield Edit(each.line, (new,))
+    script = subject.script
+    if not subject.is_multi_node:
+        return
+    lines = [
+        each.line
+        for each in script.assignments
+        if re.search(r"hostname\s+(-i|-I|--ip-address|--all-ip)", each.value)
+        and re.search(r"ADDR|IP|HOST", each.name, re.IGNORECASE)
+    ]
+    lines += [
+        launch.line
+        for launch in subject.launches
+        if re.search(r"(endpoint|addr|process_ip)[= ]+\"?\$\(hostname\s+-", launch.raw)
+    ]
+    for line in dict.fromkeys(lines):
+        text = script.lines[line - 1]
+        found = _OWN_ADDRESS.search(text)
+        own = found is not None and "srun" not in text
+        yield Hit(
+            line,
+            "`hostname -i` may give 127.0.0.1 or several addresses",
+            "it prints what /etc/hosts or every interface says, not what other nodes can reach",
+            f"$({FIRST_NODE})",
+            (Edit(line, (text.replace(found[0], f"$({FIRST_NODE})", 1),)),)
+            if found and own
+            else (),
+        )
 
 
 @rule("ST503", "warning")
@@ -103,6 +117,7 @@ def loopback(subject: Subject) -> Iterator[Hit]:
     """Several nodes are told to meet at localhost."""
     if not subject.is_multi_node:
         return
+    yield from _own_master(subject)
     reaches = any(launch.starter for launch in subject.launches)
     local = re.compile(r"[\"']?(localhost|127\.\d+\.\d+\.\d+)[\"']?(:\d+)?$")
     for each in subject.script.assignments:
@@ -115,6 +130,13 @@ def loopback(subject: Subject) -> Iterator[Hit]:
             if local.match(value) and launch.starter and "standalone" not in launch.options:
                 yield _local(launch.line, value)
                 return
+
+
+def _own_master(subject: Subject) -> Iterator[Hit]:
+    for launch in subject.launches:
+        inner = re.search(r"bash\s+-l?c\s+'[^']*MASTER_ADDR=\$\(hostname", launch.raw)
+        if inner and launch.starter == "srun":
+            yield _local(launch.line, "$(hostname)")
 
 
 def _local(line: int, value: str) -> Hit:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from stoker.check.findings import Edit, Hit, Subject, rule
+from stoker.check.batch import Directive, Edit
+from stoker.check.findings import Hit, Severity, Subject, rule
 from stoker.errors import nearest
 from stoker.units import parse_time, render_hours
 
@@ -25,13 +26,11 @@ def gpu_type(subject: Subject) -> Iterator[Hit]:
     if gpu.type is not None:
         if known and gpu.type not in known and cluster.slurm.gpu_type != "never":
             match = nearest(gpu.type, known) or next(iter(types))
-            line = subject.script.lines[gpu.line - 1]
             yield Hit(
                 gpu.line,
                 f"{cluster.title} has no GPU of type `{gpu.type}` that we know",
                 "known are: " + ", ".join(sorted(known)),
                 f"{match}:{gpu.count or 1}",
-                (Edit(gpu.line, (line.replace(gpu.type, match, 1),)),),
             )
         return
     if cluster.slurm.gpu_type == "required" and types and gpu.count != 0:
@@ -108,47 +107,24 @@ def unwanted_option(subject: Subject) -> Iterator[Hit]:
     cluster, script = subject.cluster, subject.script
     if cluster is None:
         return
-    rules = cluster.slurm
-    if rules.partition == "never" and script.has("partition"):
-        line = script.line_of("partition")
-        yield Hit(
-            line,
-            f"{cluster.title} chooses the partition itself",
-            rules.source,
-            "remove this line",
-            (Edit(line, ()),),
-        )
-    if rules.qos == "never" and script.has("qos"):
-        line = script.line_of("qos")
-        yield Hit(
-            line,
-            f"{cluster.title} takes no --qos",
-            rules.source,
-            "remove this line",
-            (Edit(line, ()),),
-        )
-    if (
-        rules.mem == "never"
-        and script.gpu is not None
-        and script.has("mem", "mem-per-cpu", "mem-per-gpu")
-    ):
-        if cluster.is_retired or any(queue.kind == "cpu" for queue in subject.queues):
-            return
-        line = script.line_of("mem", "mem-per-cpu", "mem-per-gpu")
-        yield Hit(line, f"{cluster.title} sets the memory by the number of GPUs", rules.source, "remove this line", (Edit(line, ()),), severity="advice")  # fmt: skip
-    if rules.gpu_option == "none" and script.gpu is not None:
-        yield Hit(
-            script.gpu.line,
-            f"{cluster.title} does not hand out GPUs by request",
-            rules.source,
-            "remove this line",
-            severity="error",
-        )
-    if not rules.mail and script.has("mail-type", "mail-user"):
-        line = script.line_of("mail-type", "mail-user")
-        yield Hit(
-            line, f"{cluster.title} sends no mail", rules.source, "remove it", severity="advice"
-        )
+    rules, title = cluster.slurm, cluster.title
+    own_memory = script.last("mem", "mem-per-cpu", "mem-per-gpu") if script.gpu else None
+    if cluster.is_retired or any(queue.kind == "cpu" for queue in subject.queues):
+        own_memory = None
+    unwanted: list[tuple[Directive | None, str, Severity]] = [
+        (script.last("partition") if rules.partition == "never" else None,
+         f"{title} chooses the partition itself", "warning"),
+        (script.last("qos") if rules.qos == "never" else None, f"{title} takes no --qos", "warning"),
+        (own_memory if rules.mem == "never" else None,
+         f"{title} sets the memory by the number of GPUs", "advice"),
+        (script.last("gres", "gpus", "gpus-per-node") if rules.gpu_option == "none" and script.gpu else None,
+         f"{title} does not hand out GPUs by request", "error"),
+        (script.last("mail-type", "mail-user") if not rules.mail else None, f"{title} sends no mail", "advice"),
+    ]  # fmt: skip
+    for directive, what, severity in unwanted:
+        if directive is not None:
+            edit = script.remove_option(directive)
+            yield Hit(directive.line, what, rules.source, "remove it", (edit,), severity)
 
 
 @rule("ST813", "warning")
@@ -259,7 +235,7 @@ def local_disk(subject: Subject) -> Iterator[Hit]:
         asked
         and disk.gres == "nvme"
         and disk.max_gb
-        and asked.isdigit()
+        and re.fullmatch(r"[0-9]{1,9}", asked)
         and int(asked) > disk.max_gb
     ):
         yield Hit(
@@ -286,7 +262,8 @@ def local_disk(subject: Subject) -> Iterator[Hit]:
 def forbidden_mpirun(subject: Subject) -> Iterator[Hit]:
     """mpirun where the site wants srun."""
     cluster = subject.cluster
-    if cluster is None or cluster.slurm.mpirun:
+    own = re.search(r"(module|ml) (load )?.*(openmpi|mpich)", subject.script.body, re.IGNORECASE)
+    if cluster is None or cluster.slurm.mpirun or own:
         return
     for launch in subject.launches:
         if launch.starter in ("mpirun", "mpiexec"):

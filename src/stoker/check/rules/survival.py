@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from stoker.check.findings import Edit, Hit, Subject, rule
+from stoker.check.batch import Edit
+from stoker.check.findings import Hit, Subject, rule
 
 _REQUEUE = re.compile(
     r"scontrol\s+requeue\s+[\"']?(\$\{SLURM_(?:ARRAY_)?JOB_?ID\}|\$SLURM_(?:ARRAY_)?JOB_?ID\b)(?!_)"
@@ -56,7 +57,10 @@ def requeue_log(subject: Subject) -> Iterator[Hit]:
     requeues = script.has("requeue") or "scontrol requeue" in script.body
     if not requeues or script.value("open-mode") == "append":
         return
-    line = script.line_of("requeue")
+    called = next(
+        (number for number, line in enumerate(script.lines, 1) if "scontrol requeue" in line), 1
+    )
+    line = script.line_of("requeue") if script.has("requeue") else called
     anchor = (
         line if script.has("requeue") else max((each.line for each in script.directives), default=1)
     )
@@ -108,4 +112,26 @@ def endless_requeue(subject: Subject) -> Iterator[Hit]:
             return
 
 
-RULES = (batch_signal, requeue_log, requeue_array, endless_requeue)
+@rule("ST605", "error")
+def nobody_waits(subject: Subject) -> Iterator[Hit]:
+    """The last command runs in the background and nothing waits for it."""
+    commands = subject.script.commands
+    if not commands or any(
+        each.name in ("wait", "srun_wait", "sleep", "tail") for each in commands
+    ):
+        return
+    last = commands[-1]
+    runs = [
+        launch for launch in subject.launches if launch.line == last.line and launch.in_background
+    ]
+    if last.in_background and runs:
+        yield Hit(
+            last.line,
+            "the job ends as soon as this command has started",
+            "it runs in the background, and a batch job ends with its script",
+            "add `wait` on the next line",
+            (Edit(last.end_line, (subject.script.lines[last.end_line - 1], "wait")),),
+        )
+
+
+RULES = (batch_signal, requeue_log, requeue_array, endless_requeue, nobody_waits)
