@@ -1,7 +1,7 @@
 """How long `stoker --help` and `stoker plan` take, beside bare Python and a peer, in one run.
 
     make bench                                  prints the table and writes benchmarks/startup.json
-    .venv/bin/python benchmarks/startup.py --peer 'torchx --help'
+    .venv/bin/python benchmarks/startup.py --peer 'torchx --help=/path/to/torchx --help'
 
 Each command is run in turn, many rounds, so that a busy moment of the machine hits all of
 them alike; the median of the rounds counts, the spread is the middle half of them.
@@ -43,7 +43,13 @@ def measure(commands: dict[str, list[str]], folder: str) -> dict[str, list[float
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer", action="append", default=[], help="another command to time")
+    parser.add_argument(
+        "--peer",
+        action="append",
+        default=[],
+        metavar="NAME=COMMAND",
+        help="another command to time",
+    )
     parser.add_argument("-o", "--output", type=Path, default=HERE / "startup.json")
     args = parser.parse_args()
     stoker = str(Path(sys.executable).parent / "stoker")
@@ -53,7 +59,9 @@ def main() -> None:
         "stoker --help": [stoker, "--help"],
         "stoker plan": [stoker, *plan.split()],
         "stoker check": [stoker, "check", "job.sh", "--cluster", "none"],
-        **{peer: shlex.split(peer) for peer in args.peer},
+        **{
+            name: shlex.split(peer) for name, _, peer in (each.partition("=") for each in args.peer)
+        },
     }
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "train.py").write_text("import torch\n")

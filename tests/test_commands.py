@@ -39,6 +39,15 @@ def test_everything_after_the_script_belongs_to_the_script(stoker: Stoker) -> No
     assert json.loads(done.stdout)["gpus"] == 8
 
 
+def test_python_before_the_script_is_the_jobs_own(stoker: Stoker) -> None:
+    assert json.loads(stoker(*PLAN, "--json", "python3", "train.py", "-x").stdout)["command"] == [
+        "train.py",
+        "-x",
+    ]
+    script = stoker(*PLAN, "--script", "--gpus", "1", "python", "-m", "pkg.train", "-x").stdout
+    assert script.endswith("python3 -m pkg.train -x\n")
+
+
 def test_two_dashes_may_stand_before_the_script(stoker: Stoker) -> None:
     done = stoker(*PLAN, "--json", "--", "train.py", "--", "x")
     assert json.loads(done.stdout)["command"] == ["train.py", "--", "x"]
@@ -123,6 +132,11 @@ WRONG = {
     ("plan", "--cluster", "puhti", "--gpus", "6", "t.py"): 1,
     ("plan", "--signal", "TERM", "t.py"): 2,
     ("plan", "--env", "1A=x", "t.py"): 2,
+    ("plan", "--account", "", "t.py"): 2,
+    ("plan", "--mem", "0G", "t.py"): 2,
+    ("plan", "--cluster", "puhti", "--set", "gpu.v100.per_node=0", "t.py"): 1,
+    ("plan", "--cluster", "puthi", "--set", "title=x", "t.py"): 1,
+    ("check", "/dev/zero"): 1,
     ("check",): 2,
     ("check", "none.sh"): 1,
     ("check", "none.sh", "--slurm-version", "new"): 2,

@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stoker.cluster.layers import parse_overrides
 from stoker.cluster.load import load_cluster
-from stoker.errors import StokerError, UsageError
+from stoker.errors import SpecError, StokerError, UsageError
 from stoker.plan.make import make_plan
 from stoker.plan.plan import Plan
 from stoker.plan.script import render_script
-from stoker.plan.spec import FRAMEWORKS, Setup, Spec, Staging
+from stoker.plan.spec import FRAMEWORKS, Setup, Spec, Staging, Survival
+from stoker.units import parse_time
 
 HOUR = 3600
 
@@ -147,16 +150,32 @@ def test_a_cost_that_is_not_known_is_not_invented() -> None:
 
 
 REFUSALS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "8 GPUs on one node of 4": ("puhti", {"nodes": 1, "gpus": 8}, "--nodes 2 --gpus-per-node 4"),
+    "8 GPUs on one node of 4": (
+        "puhti",
+        {"nodes": 1, "gpus": 8},
+        "--nodes 2 --gpus-per-node 4 --gpus 8",
+    ),
     "6 GPUs": ("puhti", {"gpus": 6}, "--gpus 4 or --gpus 8"),
-    "spread over nodes": ("puhti", {"nodes": 4, "gpus": 4}, "--nodes 1 --gpus 4"),
+    "12 GPUs, 2 on each": (
+        "puhti",
+        {"gpus": 12, "gpus_per_node": 2},
+        "--nodes 3 --gpus-per-node 4 --gpus 12",
+    ),
+    "spread over nodes": ("puhti", {"nodes": 4, "gpus": 4}, "--nodes 1 --gpus-per-node 4 --gpus 4"),
     "40 h where 36 h is the limit": (
         "mahti",
         {"gpus": 1, "time_s": 40 * HOUR},
         "--time 1-12:00:00",
     ),
-    "too many nodes": ("mahti", {"gpus": 48}, "--gpus 24"),
+    "too many GPUs": ("mahti", {"gpus": 48}, "--gpus 24"),
+    "too many nodes": ("mahti", {"nodes": 8}, "--nodes 6 --gpus-per-node 4 --gpus 24"),
     "more GPUs than any queue": ("roihu", {"gpus": 400}, "--gpus 40"),
+    "a GPU in a CPU queue": ("puhti", {"gpus": 1, "partition": "small"}, "--partition gpu"),
+    "a slice where there is none": (
+        "mahti",
+        {"gpu": "a100_1g.5gb", "partition": "gpumedium"},
+        "--partition gpusmall",
+    ),
     "nvme where there is none": ("lumi", {"staging": Staging(disk_gb=100)}, "leave --nvme out"),
     "data where there is no disk": (
         "lumi",
@@ -165,9 +184,21 @@ REFUSALS: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "nvme beyond the disk": ("puhti", {"staging": Staging(disk_gb=4000)}, "--nvme 3600"),
     "data of unknown size": ("puhti", {"staging": Staging(data="/no/such")}, "--data-size"),
+    "data without a name": ("puhti", {"staging": Staging(data=".", data_gib=1.0)}, "itself"),
+    "a zip to unpack": (
+        "puhti",
+        {"staging": Staging(data="a.zip", data_gib=1.0, unpack=True)},
+        "tar",
+    ),
     "memory beyond the node": ("puhti", {"mem_gib": 500.0}, "--mem 373G"),
+    "memory beyond the share": ("roihu", {"gpus": 1, "mem_gib": 800.0}, "--mem 217G"),
     "CPUs beyond the node": ("puhti", {"cpus_per_task": 64}, "--cpus-per-task 40"),
-    "2 of 4 on Trillium": ("trillium", {"gpus": 2}, "--gpus-per-node 4"),
+    "CPUs beyond the slice": (
+        "mahti",
+        {"gpu": "a100_1g.5gb", "cpus_per_task": 32},
+        "--cpus-per-task 4",
+    ),
+    "2 of 4 on Trillium": ("trillium", {"gpus": 2}, "--gpus 1 or --gpus 4"),
     "two slices": ("mahti", {"gpu": "a100_1g.5gb", "gpus": 2}, "--gpus 1"),
     "no such GPU": ("puhti", {"gpu": "h100"}, "--gpu v100"),
     "no such partition": ("puhti", {"partition": "gpuu"}, "--partition gpu"),
@@ -175,12 +206,28 @@ REFUSALS: dict[str, tuple[str, dict[str, Any], str]] = {
     "mirrored over nodes": (
         "puhti",
         {"gpus": 8, "framework": "mirrored"},
-        "--framework multiworker",
+        "--nodes 1 --gpus-per-node 4 --gpus 4",
+    ),
+    "several nodes on a laptop": ("local", {"gpus": 0, "nodes": 2}, "--nodes 1"),
+    "servers on a laptop": (
+        "local",
+        {"gpus": 0, "framework": "parameter-server"},
+        "--framework mirrored",
     ),
     "unknown framework": ("puhti", {"framework": "dpp"}, "--framework ddp"),
-    "counts that differ": ("puhti", {"gpus": 4, "nodes": 2, "gpus_per_node": 4}, "--gpus 8"),
+    "counts that differ": (
+        "puhti",
+        {"gpus": 4, "nodes": 2, "gpus_per_node": 4},
+        "--nodes 1 --gpus-per-node 4",
+    ),
+    "a signal before the start": (
+        "puhti",
+        {"time_s": 120, "survival": Survival(requeue=True)},
+        "--time 00:12:00",
+    ),
     "two environments": ("puhti", {"setup": Setup(venv="v", conda="c")}, "keep one"),
     "not an option": ("puhti", {"add": ("No Option",)}, "--sbatch=--mail-type=END"),
+    "a short option": ("puhti", {"add": ("-p=gpu",)}, "--sbatch=--mail-type=END"),
     "a line break": ("puhti", {"job_name": "a\nb"}, "one line"),
 }
 
@@ -195,11 +242,56 @@ def test_what_cannot_be_had_is_refused_with_the_nearest_request(name: str) -> No
     assert caught.value.why
 
 
-def test_the_nearest_request_can_really_be_had() -> None:
-    assert shape(plan("puhti", nodes=2, gpus_per_node=4))
-    assert shape(plan("mahti", gpus=24))
-    assert shape(plan("roihu", gpus=40))
-    assert shape(plan("mahti", gpus=1, time_s=36 * HOUR))
+CLUSTERS = [
+    "puhti",
+    "mahti",
+    "lumi",
+    "roihu",
+    "trillium",
+    "nibi",
+    "fir",
+    "perlmutter",
+    "leonardo",
+    "m3",
+    "della",
+]
+OPTIONS = {"--gpus": "gpus", "--nodes": "nodes", "--gpus-per-node": "gpus_per_node", "--time": "time_s",
+           "--partition": "partition"}  # fmt: skip
+
+
+def apply(fix: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """Add the options of one offer to a request, as a user who pastes them would."""
+    words = fix.split(" or ", maxsplit=1)[0].split(" (", maxsplit=1)[0].split()
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    changed = dict(asked)
+    for option, value in given.items():
+        name = OPTIONS[option]
+        changed[name] = (
+            value if name == "partition" else parse_time(value) if name == "time_s" else int(value)
+        )
+    return changed
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(CLUSTERS),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "gpus": st.integers(1, 70),
+            "nodes": st.integers(1, 40),
+            "gpus_per_node": st.integers(1, 9),
+            "time_s": st.integers(1, 300).map(lambda hours: hours * HOUR),
+            "test": st.booleans(),
+        },
+    ),
+)
+def test_every_offer_works_when_it_is_pasted(cluster: str, asked: dict[str, Any]) -> None:
+    try:
+        plan(cluster, **asked)
+    except SpecError as error:
+        if error.fix.startswith("--"):
+            plan(cluster, **apply(error.fix, asked))
 
 
 def test_partial_nodes_are_allowed_where_the_site_allows_them() -> None:
@@ -296,3 +388,59 @@ def test_a_usage_error_is_told_apart_by_its_exit_code() -> None:
     with pytest.raises(UsageError) as caught:
         plan("puhti", framework="x")
     assert caught.value.exit_code == 2
+
+
+def test_a_script_that_spawns_its_own_processes_is_started_once_a_node(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch.distributed as d\nimport torch.multiprocessing as mp\n"
+        "def f(rank): d.init_process_group('nccl')\nmp.spawn(f, nprocs=4)\n"
+    )
+    made = make_plan(Spec(("train.py",), gpus=4), load_cluster("puhti"), tmp_path)
+    assert (made.framework, made.launch.tasks_per_node) == ("plain", 1)
+    assert not any("more than one process" in each.what for each in made.notices)
+
+
+def test_passed_through_options_that_we_know_change_the_plan_itself() -> None:
+    made = plan("puhti", gpus_per_node=4, add=("--nodes=2", "--time=02:00:00", "--mem-per-gpu=80G"))
+    assert (made.shape.nodes, made.time_s) == (2, 2 * HOUR)
+    options = directives(made)
+    assert options["mem-per-gpu"] == "80G"
+    assert "mem" not in options
+    assert "--nodes=2" in render_script(made)
+
+
+def test_srun_does_not_repeat_what_was_taken_away() -> None:
+    script = render_script(plan("puhti", gpus=1, drop=("cpus-per-task",)))
+    assert "cpus-per-task" not in script
+
+
+def test_a_narrow_export_does_not_reach_the_tasks() -> None:
+    assert "export SLURM_EXPORT_ENV=ALL" in render_script(
+        plan("puhti", gpus=1, add=("--export=NONE",))
+    )
+
+
+def test_results_reserve_a_place_to_be_written() -> None:
+    options = directives(plan("puhti", gpus=1, staging=Staging(results="out")))
+    assert options["gres"] == "gpu:v100:1,nvme:50"
+
+
+def test_a_large_cpu_job_goes_to_the_queue_that_has_the_memory() -> None:
+    assert shape(plan("puhti", gpus=0, framework="plain", mem_gib=1000.0))[0] == "hugemem"
+
+
+def test_a_cpu_job_has_no_gpu_price() -> None:
+    assert plan("mahti", gpus=0, framework="plain").cost is None
+
+
+def test_a_missing_account_is_noticed() -> None:
+    assert any("no account" in each.what for each in plan("lumi", gpus=1).notices)
+
+
+def test_a_container_gets_the_sites_bindings() -> None:
+    script = render_script(plan("lumi", gpus=8, setup=Setup(container="/x.sif")))
+    assert "module load lumi-aif-singularity-bindings" in script
+
+
+def test_a_launcher_of_another_program_is_told_so() -> None:
+    assert "--no_python" in render_script(plan("puhti", script="./run.sh", gpus=4))

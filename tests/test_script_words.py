@@ -112,7 +112,7 @@ def test_any_words_pass_shellcheck(arguments: list[str]) -> None:
 
 def assert_words_pass_shellcheck(arguments: list[str], tmp_path: Path) -> None:
     spec = Spec(
-        ("train me.py", *arguments), gpus=8, framework="ddp", time_s=60,
+        ("train me.py", *arguments), gpus=8, framework="ddp", time_s=3600,
         setup=Setup(env=tuple((f"V{index}", text) for index, text in enumerate(arguments))),
         staging=Staging(data="/scratch/it's $(here)/a b.tar", data_gib=1.0, results="~/r\nx"),
     )  # fmt: skip

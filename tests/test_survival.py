@@ -113,7 +113,7 @@ def test_data_is_staged_once_and_a_half_copy_is_not_used(tmp_path: Path, unpack:
     data.parent.mkdir()
     (tmp_path / "digits.txt").write_text("1 2 3")
     subprocess.run(["tar", "-c", "-f", data, "-C", tmp_path, "digits.txt"], check=True)
-    local = tmp_path / "local disk"
+    local = tmp_path / "local disk" / "data"
     name = "train set" if unpack else "train set.tar"
     (local / f"{name}.part").mkdir(parents=True)
     job_spec = replace(
@@ -127,6 +127,28 @@ def test_data_is_staged_once_and_a_half_copy_is_not_used(tmp_path: Path, unpack:
     text = (staged / "digits.txt").read_text() if unpack else staged.read_bytes()
     assert text == ("1 2 3" if unpack else data.read_bytes())
     assert not (local / f"{name}.part").exists()
+
+
+def test_a_relative_folder_for_results_is_where_the_job_started(tmp_path: Path) -> None:
+    job_spec = replace(spec(tmp_path), staging=Staging(results="out here"))
+    job = Job(tmp_path, job_spec, FAKE_TRAINING="finishes")
+    job.wait_until_training()
+    assert job.end() == 0
+    assert (tmp_path / "out here" / "model.pt").exists()
+
+
+def test_data_behind_a_link_is_copied_not_the_link(tmp_path: Path) -> None:
+    (tmp_path / "real.tar").write_text("data")
+    (tmp_path / "link.tar").symlink_to(tmp_path / "real.tar")
+    staging = Staging(data=str(tmp_path / "link.tar"), data_gib=1.0)
+    job = Job(
+        tmp_path, replace(spec(tmp_path, results=False), staging=staging), FAKE_TRAINING="finishes"
+    )
+    job.wait_until_training()
+    assert job.end() == 0
+    staged = tmp_path / "local disk" / "data" / "link.tar"
+    assert staged.read_text() == "data"
+    assert not staged.is_symlink()
 
 
 def test_data_that_is_missing_stops_the_job_before_training(tmp_path: Path) -> None:

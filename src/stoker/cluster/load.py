@@ -74,6 +74,18 @@ def _check_references(cluster: Cluster, origin: str) -> Cluster:
             if gpu not in cluster.gpu:
                 raise _damaged(origin, f"partition.{partition.name}.gpus", f"no [gpu.{gpu}] exists")
     for gpu_kind in cluster.gpu.values():
+        for key in (
+            "per_node",
+            "cpus_per_node",
+            "cpus_per_gpu",
+            "mem_gib_per_node",
+            "mem_gib_per_gpu",
+        ):
+            number = getattr(gpu_kind, key)
+            if number is not None and number <= 0:
+                raise _damaged(
+                    origin, f"gpu.{gpu_kind.name}.{key}", f"it is {number:g}, not above 0"
+                )
         if gpu_kind.slice_of is not None and gpu_kind.slice_of not in cluster.gpu:
             raise _damaged(
                 origin, f"gpu.{gpu_kind.name}.slice_of", f"no [gpu.{gpu_kind.slice_of}] exists"

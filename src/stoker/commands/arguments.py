@@ -18,8 +18,9 @@ from stoker.units import parse_gib, parse_time
 
 T = TypeVar("T")
 
-# Signals that mean nothing else: TERM and INT also come from scancel, and must end the job.
-SIGNALS = ("USR1", "USR2", "HUP", "URG", "WINCH")
+# Signals that mean nothing else and that srun passes on: TERM and INT come from scancel too,
+# HUP makes srun end the job.
+SIGNALS = ("USR1", "USR2")
 
 
 class Parser(argparse.ArgumentParser):
@@ -54,6 +55,23 @@ def positive(text: str) -> int:
     if count(text) == 0:
         raise argparse.ArgumentTypeError("it must be at least 1")
     return int(text)
+
+
+def name(text: str) -> str:
+    """Read a name: not empty, one line."""
+    if not text.strip() or re.search(r"[\n\r\0]", text):
+        raise argparse.ArgumentTypeError(f"`{text}` is not a name")
+    return text
+
+
+def memory(text: str) -> float:
+    """Read a memory size of at least one MiB; 0 would mean the whole node to Slurm."""
+    gib = parse_gib(text)
+    if gib < 1 / 1024:
+        raise UsageError(
+            f"`{text}` is no memory", why="it is below 1 MiB", fix="write for example 64G"
+        )
+    return gib
 
 
 def variable(text: str) -> tuple[str, str]:
@@ -102,23 +120,27 @@ def add_set(parser: argparse.ArgumentParser) -> None:
 def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
     """Add everything that says what a job should be."""
     where = parser.add_argument_group("where and how much")
-    where.add_argument("--cluster", metavar="NAME", help="the cluster (stoker cluster list)")
+    where.add_argument(
+        "--cluster", type=name, metavar="NAME", help="the cluster (stoker cluster list)"
+    )
     where.add_argument(
         "--gpus", type=count, metavar="N", help="GPUs in all (default 1; 0: a CPU job)"
     )
     where.add_argument("--nodes", type=positive, metavar="N", help="nodes")
     where.add_argument("--gpus-per-node", type=positive, metavar="N", help="GPUs on each node")
-    where.add_argument("--gpu", metavar="KIND", help="which GPU, or which slice of one")
+    where.add_argument("--gpu", type=name, metavar="KIND", help="which GPU, or which slice of one")
     where.add_argument(
         "--time", type=_typed(parse_time), metavar="T", help="time limit: 90m, 36h, 2-00:00:00"
     )
     where.add_argument("--test", action="store_true", help="use the site's short test partition")
     where.add_argument("--cpus-per-task", type=positive, metavar="N", help="CPUs of each task")
-    where.add_argument("--mem", type=_typed(parse_gib), metavar="SIZE", help="memory of each node")
-    where.add_argument("--partition", metavar="NAME", help="partition")
-    where.add_argument("--qos", metavar="NAME", help="quality of service")
-    where.add_argument("--account", metavar="NAME", help="whom to bill")
-    where.add_argument("--job-name", metavar="NAME", help="name of the job (default: the script's)")
+    where.add_argument("--mem", type=_typed(memory), metavar="SIZE", help="memory of each node")
+    where.add_argument("--partition", type=name, metavar="NAME", help="partition")
+    where.add_argument("--qos", type=name, metavar="NAME", help="quality of service")
+    where.add_argument("--account", type=name, metavar="NAME", help="whom to bill")
+    where.add_argument(
+        "--job-name", type=name, metavar="NAME", help="name of the job (default: the script's)"
+    )
     add_set(parser)
 
     how = parser.add_argument_group("framework and environment")
@@ -256,6 +278,10 @@ def read_spec(args: argparse.Namespace) -> Spec:
             why="the script and its arguments come last",
             fix="stoker plan --cluster puhti --gpus 2 train.py --epochs 3",
         )
+    if len(command) > 1 and re.fullmatch(r"(.*/)?python3?(\.[0-9]+)?", command[0]):
+        command = command[1:]  # the job's own Python is used
+        args.is_module = args.is_module or command[0] == "-m"
+        command = command[1:] if command[0] == "-m" else command
     return Spec(
         command=tuple(command),
         is_module=args.is_module,

@@ -26,7 +26,8 @@ def make_cost(cluster: Cluster, shape: Shape, node: NodeRequest, time_s: int) ->
     `None` when the site's formula is not known.
     """
     billing = cluster.billing
-    if billing.unit is None:
+    # The published formulas of GPU partitions do not hold for CPU jobs.
+    if billing.unit is None or shape.gpu is None:
         return None
     per_node_hour = billing.per_node_hour
     exclusive = shape.partition is not None and shape.partition.exclusive

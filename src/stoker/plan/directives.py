@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 from stoker.cluster.profile import Cluster
 from stoker.errors import UsageError
 from stoker.plan.plan import Launch, Shape
 from stoker.plan.spec import Spec
-from stoker.units import render_mem, render_time
+from stoker.units import parse_gib, parse_time, render_mem, render_time
 
 Directives = tuple[tuple[str, str | None], ...]
 
@@ -51,6 +53,37 @@ def make_directives(
     if survival.requeue or (spec.staging.results is not None and cluster.disk.exists):
         options["signal"] = f"B:{survival.signal}@{survival.grace_s}"
     return _amend(options, spec)
+
+
+# sbatch options that the planner has its own for, and how their values are read.
+_OWN: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "nodes": ("nodes", int),
+    "time": ("time_s", parse_time),
+    "mem": ("mem_gib", parse_gib),
+    "cpus-per-task": ("cpus_per_task", int),
+    "gpus-per-node": ("gpus_per_node", int),
+    "partition": ("partition", str),
+    "account": ("account", str),
+    "qos": ("qos", str),
+    "job-name": ("job_name", str),
+}
+# Asking for one of these takes the place of the others.
+_EXCLUSIVE = ("mem", "mem-per-cpu", "mem-per-gpu")
+
+
+def take_over(spec: Spec) -> Spec:
+    """Turn passed-through options that the planner knows into what they ask for."""
+    kept = []
+    for text in spec.add:
+        option, equals, value = text.lstrip("-").partition("=")
+        field, read = _OWN.get(option, ("", str))
+        try:
+            if not field or not equals:
+                raise ValueError
+            spec = replace(spec, **{field: read(value)})
+        except (ValueError, UsageError):
+            kept.append(text)
+    return replace(spec, add=tuple(kept))
 
 
 def job_name(spec: Spec) -> str:
@@ -100,12 +133,14 @@ def _amend(options: dict[str, str | None], spec: Spec) -> Directives:
     """Add and remove what the user passes through to sbatch."""
     for text in spec.add:
         name, equals, value = text.lstrip("-").partition("=")
-        if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+        if not re.fullmatch(r"[a-z][a-z0-9-]+", name):
             raise UsageError(
                 f"`--sbatch {text}` is not an sbatch option",
                 why="it is a long option's name, with =VALUE if it takes one",
                 fix="write for example --sbatch=--mail-type=END",
             )
+        if name in _EXCLUSIVE:
+            options = {key: old for key, old in options.items() if key not in _EXCLUSIVE}
         options[name] = value if equals else None
     for name in spec.drop:
         options.pop(name.lstrip("-"), None)

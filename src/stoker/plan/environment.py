@@ -51,6 +51,7 @@ def _asked(setup: Setup, cluster: Cluster) -> Environment:
         return Environment(
             f"container {setup.container}",
             "as asked for",
+            setup=base,
             env=(("SIF", setup.container),),
             prefix=f'{runtime} "$SIF"',
         )
@@ -76,6 +77,8 @@ def _asked(setup: Setup, cluster: Cluster) -> Environment:
 
 def _of_site(cluster: Cluster, framework: str, source: Source) -> tuple[Environment, list[Notice]]:
     library = _LIBRARY_OF.get(framework) or source.library
+    if library is None and framework == "horovod":
+        library = "pytorch"
     software = cluster.software.get(framework) or cluster.software.get(library or "")
     reason = f"the site's {library}" if library else ""
     if software is None and library is None and not source.was_read:

@@ -23,6 +23,22 @@ _PROCESS_PER_GPU = "torchrun starts a process for each GPU of the node"
 _RANKS_FROM_SLURM = ("horovod", "jax")
 
 
+def choose_local_launch(framework: str, shape: Shape) -> Launch:
+    """Return how a framework is started on this machine, where there is no srun."""
+    each = max(1, shape.gpus_per_node)
+    if framework in ("mpi", "horovod"):
+        return Launch("task-per-gpu", each, each, "mpirun starts one process for each GPU")
+    if framework in ("lightning", "jax"):
+        return Launch("python", 1, 1, "the framework itself finds the GPUs of this machine")
+    if framework == "parameter-server":
+        raise SpecError(
+            "a parameter server on one machine",
+            why="chief, server and workers are started by srun, and there is none here",
+            fix="--cluster NAME, or --framework mirrored on this machine",
+        )
+    return choose_launch(framework, shape)
+
+
 def choose_launch(framework: str, shape: Shape) -> Launch:
     """Return how a framework is started on this shape."""
     each = max(1, shape.gpus_per_node)
@@ -61,7 +77,7 @@ def choose_launch(framework: str, shape: Shape) -> Launch:
             raise SpecError(
                 f"MirroredStrategy on {plural(shape.nodes, 'node')}",
                 why="it copies the model to the GPUs of one node and knows no others",
-                fix="--nodes 1, or --framework multiworker with MultiWorkerMirroredStrategy",
+                fix=f"--nodes 1 --gpus-per-node {each} --gpus {each}, or --framework multiworker",
             )
         return Launch("python", 1, 1, "one process drives all GPUs of the node")
     if framework == "plain":
@@ -70,7 +86,7 @@ def choose_launch(framework: str, shape: Shape) -> Launch:
         "task-per-gpu",
         each,
         each,
-        "srun starts one task for each GPU",
+        "srun starts one task for each GPU" if shape.gpu else "srun starts one task",
         has_rendezvous=framework not in _RANKS_FROM_SLURM,
         has_rank_variables=framework in ("mpi", "deepspeed"),
     )
@@ -81,7 +97,7 @@ def launch_notices(framework: str, shape: Shape, source: Source, asked: str) -> 
     notices: list[Notice] = []
     if not source.was_read:
         return notices
-    if framework == "plain" and shape.gpus > 1:
+    if framework == "plain" and shape.gpus > 1 and not source.spawns:
         fix = "port it first, or name the framework with --framework"
         if source.uses_data_parallel:
             fix = (

@@ -7,26 +7,30 @@ from pathlib import Path
 from stoker.cluster.profile import Cluster, Gpu
 from stoker.errors import SpecError, UsageError, nearest
 from stoker.plan.cost import NodeRequest, make_cost
-from stoker.plan.directives import Directives, Numbers, make_directives
+from stoker.plan.directives import Directives, Numbers, make_directives, take_over
 from stoker.plan.disk import choose_disk
 from stoker.plan.environment import choose_environment
-from stoker.plan.launch import FORMS, choose_launch, launch_notices
+from stoker.plan.launch import FORMS, choose_launch, choose_local_launch, launch_notices
+from stoker.plan.nearest import size
 from stoker.plan.plan import Choice, Launch, Notice, Plan, Shape
-from stoker.plan.shape import Sized, choose_shape
+from stoker.plan.shape import Sized
 from stoker.plan.source import Source, read_source
 from stoker.plan.spec import FRAMEWORKS, Spec
-from stoker.units import plural, render_mem
+from stoker.units import plural, render_mem, render_time
 
 ACCOUNT_PLACEHOLDER = "<account>"
 
 
 def make_plan(spec: Spec, cluster: Cluster, folder: Path | None = None) -> Plan:
     """Return the plan for a spec on a cluster; the script is looked for in `folder`."""
+    spec = take_over(spec)
+    _check_grace(spec)
     source = _read(spec, folder or Path.cwd())
     framework = _framework(spec, source)
-    sized = choose_shape(spec, cluster)
+    sized = size(spec, cluster)
     shape = sized.shape
-    launch = choose_launch(framework, shape)
+    choose = choose_local_launch if cluster.scheduler == "none" else choose_launch
+    launch = choose(framework, shape)
     environment, environment_notices = choose_environment(spec.setup, cluster, framework, source)
     numbers, number_choices = _numbers(spec, cluster, sized, launch)
     directives = make_directives(spec, cluster, shape, launch, numbers)
@@ -65,6 +69,7 @@ def make_plan(spec: Spec, cluster: Cluster, folder: Path | None = None) -> Plan:
             *_script_notices(spec, source),
             *_worker_notices(source, cpus // launch.processes_per_node),
             *_precision_notices(shape.gpu, spec),
+            *_account_notices(cluster, numbers),
         ),
         makes_tf_config=launch.form == "tf-servers"
         or (launch.form == "tf-workers" and not source.resolves_slurm),
@@ -144,11 +149,27 @@ def _cpus(spec: Spec, cluster: Cluster, shape: Shape, launch: Launch) -> tuple[i
 
 
 def _check_cpus(cluster: Cluster, gpu: Gpu | None, on_node: int, tasks: int) -> None:
-    if gpu is not None and gpu.cpus_per_node is not None and on_node > gpu.cpus_per_node:
+    if gpu is None:
+        return
+    room = gpu.cpus_per_gpu if gpu.slice_of else gpu.cpus_per_node
+    if room is not None and on_node > room:
         raise SpecError(
             f"{on_node} CPUs on one node",
-            why=f"a {gpu.name} node of {cluster.title} has {gpu.cpus_per_node}",
-            fix=f"--cpus-per-task {gpu.cpus_per_node // tasks}",
+            why=f"{cluster.title} gives {room:g} with {'a slice' if gpu.slice_of else 'a node'} "
+            f"of {gpu.name} ({gpu.source})",
+            fix=f"--cpus-per-task {max(1, int(room) // tasks)}",
+        )
+
+
+def _check_grace(spec: Spec) -> None:
+    """Refuse a signal that would come before the training has started."""
+    survival = spec.survival
+    wanted = survival.requeue or spec.staging.results is not None
+    if wanted and spec.time_s is not None and survival.grace_s + 60 > spec.time_s:
+        raise SpecError(
+            f"a signal {survival.grace_s} s before the end of a job of {spec.time_s} s",
+            why="Slurm may send it 60 s early, and the training must have started by then",
+            fix=f"--time {render_time(survival.grace_s + 600)}, or a shorter --grace",
         )
 
 
@@ -164,6 +185,9 @@ def _memory(spec: Spec, cluster: Cluster, shape: Shape) -> tuple[float | None, C
     if room is None and shape.partition is not None:
         room = shape.partition.mem_gib_per_node
     if spec.mem_gib is not None:
+        if cluster.slurm.mem == "never" and gpu is not None:
+            share = gpu.mem_share_gib
+            room = share * shape.gpus_per_node if share else room
         if room is not None and spec.mem_gib > room:
             raise SpecError(
                 f"{render_mem(spec.mem_gib)} of memory on one node",
@@ -202,7 +226,8 @@ def _threads(source: Source, cpus: int) -> tuple[int, Choice]:
         )
     else:
         threads = max(1, cpus)
-        reason = f"{plural(threads, 'core')} a process, no loader workers seen"
+        seen = "no loader workers seen" if source.was_read else "the script was not read"
+        reason = f"{plural(threads, 'core')} a process, {seen}"
     return threads, Choice("threads", str(threads), reason)
 
 
@@ -224,6 +249,19 @@ def _account(spec: Spec, cluster: Cluster) -> tuple[str | None, list[Choice]]:
     reason = f"{cluster.title} wants one" + (f", such as {example}" if example else "")
     return ACCOUNT_PLACEHOLDER, [
         Choice("account", ACCOUNT_PLACEHOLDER, reason + "; give --account", cluster.slurm.source)
+    ]
+
+
+def _account_notices(cluster: Cluster, numbers: Numbers) -> list[Notice]:
+    if numbers.account != ACCOUNT_PLACEHOLDER:
+        return []
+    example = cluster.slurm.account_example or "NAME"
+    return [
+        Notice(
+            "no account was given",
+            f"{cluster.title} refuses jobs without one; the script has a placeholder",
+            f'--account {example}, or account = "{example}" under [defaults] in stoker.toml',
+        )
     ]
 
 

@@ -25,11 +25,12 @@ def render_script(plan: Plan) -> str:
         _header(plan),
         _about(plan),
         _guard(plan),
+        _forget(plan),
+        survival.render_handler(plan),
         _software(plan),
         _variables(plan),
         staging.render_stage(plan),
         _rendezvous(plan),
-        survival.render_handler(plan),
         _run(plan),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -63,6 +64,15 @@ if [[ ${{SLURM_NNODES:-{nodes}}} != {nodes} || ${{SLURM_GPUS_ON_NODE:-{gpus}}} !
 fi"""
 
 
+def _forget(plan: Plan) -> str:
+    """Variables of another job, if sbatch was called inside one, would bind these tasks too."""
+    if plan.cluster.scheduler == "none":
+        return ""
+    return """\
+# Forget what a job that this one was submitted from has left in the environment.
+unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_TRES_PER_TASK"""
+
+
 def _software(plan: Plan) -> str:
     environment = plan.environment
     exports = [f"export {name}={quote(value)}" for name, value in environment.env]
@@ -93,6 +103,8 @@ def _once_per_node(plan: Plan, lines: tuple[str, ...]) -> str:
 def _variables(plan: Plan) -> str:
     network = plan.cluster.network.env if plan.shape.gpus > 1 else {}
     pairs = [("OMP_NUM_THREADS", str(plan.threads)), *network.items(), *plan.spec.setup.env]
+    if any(name == "export" for name, _ in plan.directives):
+        pairs.append(("SLURM_EXPORT_ENV", "ALL"))  # else srun would inherit the narrow --export
     reason = next(each.reason for each in plan.choices if each.name == "threads")
     return "\n".join(
         [comment(f"Threads and variables: {reason}.")]
@@ -139,16 +151,21 @@ def _run(plan: Plan) -> str:
 
 def _run_servers(plan: Plan, command: list[list[str]]) -> str:
     """A TensorFlow server and the workers in the background, the chief in front of them."""
-    here = ["srun", "--overlap", "--nodes=1", "--ntasks=1", staging.CPUS]
+    first = ["--nodes=1", "--ntasks=1", '--nodelist="$MASTER_ADDR"', staging.CPUS]
+    here = ["srun", *first, *staging.beside(plan)]
     everywhere = [*srun(plan)[:1], "--overlap", *srun(plan)[1:]]
     shell = [*_task_shell(plan), *tensorflow.TASK_SHELL]
     return "\n".join(
         [
-            f"# Run: {plan.launch.reason}; the job ends when the chief does.",
+            comment(f"Run: {plan.launch.reason}; the job ends when the chief does."),
             tensorflow.render_servers(),
-            'TF_ROLE="ps" ' + wrap(here, shell, *command) + " &",
-            'TF_ROLE="worker" ' + wrap(everywhere, shell, *command) + " &",
-            survival.render_run(plan, 'TF_ROLE="chief" ' + wrap(here, shell, *command)),
+            survival.render_run_any(
+                [
+                    'TF_ROLE="ps" ' + wrap(here, shell, *command),
+                    'TF_ROLE="worker" ' + wrap(everywhere, shell, *command),
+                ],
+                'TF_ROLE="chief" ' + wrap(here, shell, *command),
+            ),
         ]
     )
 
@@ -164,7 +181,7 @@ def srun(plan: Plan) -> list[str]:
     if masks and tasks == len(masks) == plan.shape.gpus_per_node:
         # Masks and --cpus-per-task exclude each other on the srun line.
         words.append("--cpu-bind=mask_cpu:" + ",".join(masks))
-    else:
+    elif staging.has_cpus(plan):
         words.append(staging.CPUS)
     if plan.cluster.slurm.mpi and plan.framework in ("mpi", "horovod"):
         words.append(f"--mpi={plan.cluster.slurm.mpi}")
@@ -206,6 +223,9 @@ def _starter(plan: Plan) -> list[str]:
     """Return the container and the launcher, up to the script's own name."""
     nodes, each = plan.shape.nodes, plan.launch.processes_per_node
     form, module = plan.launch.form, ["-m"] if plan.spec.is_module else []
+    long_module = ["--module"] if module else []
+    if not plan.spec.is_python:
+        module = long_module = ["--no_python"]
     on_slurm = plan.cluster.scheduler != "none"
     if form in ("standalone", "c10d"):
         full = plan.environment.torchrun if plan.shape.is_full else ()
@@ -222,14 +242,16 @@ def _starter(plan: Plan) -> list[str]:
         return [*_prefix(plan), "torchrun", *options]
     if form == "deepspeed":
         port = ['--master_port="$MASTER_PORT"'] if on_slurm else []
-        return [*_prefix(plan), "deepspeed", *port, *(["--module"] if module else [])]
+        return [*_prefix(plan), "deepspeed", *port, *long_module]
     if form == "accelerate":
         shape = [f"--num_machines={nodes}", f"--num_processes={nodes * each}"]
-        shape += ["--multi_gpu"] if nodes * each > 1 else []
+        shape += (
+            ["--cpu"] if plan.shape.gpu is None else ["--multi_gpu"] if nodes * each > 1 else []
+        )
         meet = ['--main_process_port="$MASTER_PORT"'] if on_slurm else []
         meet += ['--main_process_ip="$MASTER_ADDR"'] if nodes > 1 else []
         head = [] if nodes > 1 and on_slurm else [*_prefix(plan), "accelerate", "launch"]
-        return [*head, *shape, *meet, *(["--module"] if module else [])]
+        return [*head, *shape, *meet, *long_module]
     python = ["python3", *module] if plan.spec.is_python else []
     return [*_prefix(plan), *python]
 

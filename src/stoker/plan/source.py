@@ -47,6 +47,9 @@ _CALLS = (
     ("jax", ("jax.distributed.initialize",)),
 )  # fmt: skip
 
+# A script that calls this must be started once a node, not once a GPU.
+_SPAWN = "torch.multiprocessing.spawn"
+
 # An import proves less than a call, and is used only when no call decided.
 _IMPORTS = (
     ("deepspeed", "deepspeed"),
@@ -79,6 +82,7 @@ class Source:
     has_loader: bool = False
     resolves_slurm: bool = False
     uses_data_parallel: str | None = None
+    spawns: bool = False
     was_read: bool = False
 
 
@@ -198,12 +202,15 @@ def _conclude(seen: _Seen) -> Source:
         has_loader=seen.loader,
         resolves_slurm=any(name.endswith("SlurmClusterResolver") for name in seen.calls),
         uses_data_parallel=seen.calls.get("torch.nn.DataParallel"),
+        spawns=_SPAWN in seen.calls,
         was_read=True,
     )
 
 
 def _framework(seen: _Seen) -> tuple[str, str]:
     for framework, calls in _CALLS:
+        if framework in ("fsdp", "ddp") and _SPAWN in seen.calls:
+            return "plain", f"{seen.calls[_SPAWN]} calls `{_SPAWN}`: it starts its own processes"
         for name in calls:
             if name in seen.calls:
                 return framework, f"{seen.calls[name]} calls `{name}`"

@@ -85,7 +85,8 @@ def render_handler(plan: Plan) -> str:
     lines = [
         f"# Time limit: Slurm sends {survival.signal} to this shell {survival.grace_s} s before it."
     ]
-    handler = _requeue(plan) if survival.requeue else ["    interrupted=1", "    bring_back"]
+    copy = ["    interrupted=1", f"    bring_back timeout {survival.grace_s}"]
+    handler = _requeue(plan) if survival.requeue else copy
     if survival.requeue:
         lines += [
             "# The training is told, has time to write its checkpoint, and the job is queued again;",
@@ -112,18 +113,43 @@ def _requeue(plan: Plan) -> list[str]:
     return [
         "    interrupted=1",
         f"    trap '' {survival.signal}",
-        f'    kill -s {survival.signal} "$training"',
+        f'    [[ $training ]] && kill -s {survival.signal} "$training"',
         f"    for ((left = {patience}; left > 0; left--)); do",
-        '        kill -0 "$training" 2> /dev/null || break',
+        '        kill -0 "${training:-none}" 2> /dev/null || break',
         "        sleep 1",
         "    done",
-        *(["    bring_back"] if copies_results(plan) else []),
+        *([f"    bring_back timeout {RESERVE_S}"] if copies_results(plan) else []),
         f"    if ((${{SLURM_RESTART_COUNT:-0}} >= {survival.max_restarts})); then",
         f'        echo "not queued again: {survival.max_restarts} restarts are enough" >&2',
         '    elif scontrol requeue "$job"; then',
         "        exit 0",
         "    fi",
     ]
+
+
+def render_run_any(others: list[str], run: str) -> str:
+    """Return the lines that start several steps; the first that fails, or the last one, ends the job."""
+    started = [f"{each} &\nsteps+=($!)" for each in others]
+    return "\n".join(
+        [
+            "steps=()",
+            *started,
+            f"{run} &",
+            "training=$!",
+            "# The others run until the job ends; one that fails ends it.",
+            "interrupted=1",
+            "while [[ $interrupted ]]; do",
+            "    interrupted=",
+            '    wait -n "${steps[@]}" "$training"',
+            "    status=$?",
+            "done",
+            "if ((status == 0)); then",
+            '    wait "$training"',
+            "    status=$?",
+            "fi",
+            'exit "$status"',
+        ]
+    )
 
 
 def render_run(plan: Plan, run: str) -> str:

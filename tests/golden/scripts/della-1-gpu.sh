@@ -10,7 +10,10 @@
 
 # Written by Stoker 0.1.0 for Della (GPU part); plain bash, yours to edit.
 
-# Threads and variables: 12 cores a process, no loader workers seen.
+# Forget what a job that this one was submitted from has left in the environment.
+unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_TRES_PER_TASK
+
+# Threads and variables: 12 cores a process, the script was not read.
 export OMP_NUM_THREADS=12
 
 # Run: torchrun starts a process for each GPU of the node.

@@ -16,17 +16,20 @@ if [[ ${SLURM_NNODES:-2} != 2 || ${SLURM_GPUS_ON_NODE:-4} != 4 ]]; then
     exit 1
 fi
 
+# Forget what a job that this one was submitted from has left in the environment.
+unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_TRES_PER_TASK
+
 # Software: pytorch.
 module load StdEnv/2023 python
 # shellcheck disable=SC2016  # every node expands these for itself
-srun --nodes=2 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" bash -c 'virtualenv --no-download "$SLURM_TMPDIR/env" &&
+srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" bash -c 'virtualenv --no-download "$SLURM_TMPDIR/env" &&
         source "$SLURM_TMPDIR/env/bin/activate" &&
         pip install --no-index --upgrade pip &&
         pip install --no-index torch' || exit 1
 # shellcheck source=/dev/null
 source "$SLURM_TMPDIR/env/bin/activate"
 
-# Threads and variables: 12 cores a process, no loader workers seen.
+# Threads and variables: 12 cores a process, the script was not read.
 export OMP_NUM_THREADS=12
 
 # Rendezvous: the first node of the job, and a port on it that no other job is using.

@@ -2,7 +2,7 @@
 
 # Written by Stoker 0.1.0 for this machine; plain bash, yours to edit.
 
-# Threads and variables: 1 core a process, no loader workers seen.
+# Threads and variables: 1 core a process, the script was not read.
 export OMP_NUM_THREADS=1
 
 # Run: torchrun starts one process.

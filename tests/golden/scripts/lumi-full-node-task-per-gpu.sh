@@ -17,13 +17,16 @@ if [[ ${SLURM_NNODES:-1} != 1 || ${SLURM_GPUS_ON_NODE:-8} != 8 ]]; then
     exit 1
 fi
 
+# Forget what a job that this one was submitted from has left in the environment.
+unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_TRES_PER_TASK
+
 # Software: pytorch.
 module purge
 module use /appl/local/laifs/modules
 module load lumi-aif-singularity-bindings
 export SIF=/appl/local/laifs/containers/lumi-multitorch-latest.sif
 
-# Threads and variables: 7 cores a process, no loader workers seen.
+# Threads and variables: 7 cores a process, the script was not read.
 export OMP_NUM_THREADS=7
 export NCCL_SOCKET_IFNAME=hsn0,hsn1,hsn2,hsn3
 export NCCL_NET_GDR_LEVEL=3

@@ -8,7 +8,10 @@
 
 # Written by Stoker 0.1.0 for Niagara; plain bash, yours to edit.
 
-# Threads and variables: 1 core a process, no loader workers seen.
+# Forget what a job that this one was submitted from has left in the environment.
+unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_TRES_PER_TASK
+
+# Threads and variables: 1 core a process, the script was not read.
 export OMP_NUM_THREADS=1
 
 # Run: one process a node.

@@ -10,6 +10,9 @@
 
 # Written by Stoker 0.1.0 for Nibi; plain bash, yours to edit.
 
+# Forget what a job that this one was submitted from has left in the environment.
+unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_TRES_PER_TASK
+
 # Software: pytorch.
 module load StdEnv/2023 python
 virtualenv --no-download "$SLURM_TMPDIR/env"
@@ -18,7 +21,7 @@ source "$SLURM_TMPDIR/env/bin/activate"
 pip install --no-index --upgrade pip
 pip install --no-index torch
 
-# Threads and variables: 14 cores a process, no loader workers seen.
+# Threads and variables: 14 cores a process, the script was not read.
 export OMP_NUM_THREADS=14
 
 # Run: torchrun starts a process for each GPU of the node.

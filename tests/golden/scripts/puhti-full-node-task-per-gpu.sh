@@ -17,11 +17,14 @@ if [[ ${SLURM_NNODES:-1} != 1 || ${SLURM_GPUS_ON_NODE:-4} != 4 ]]; then
     exit 1
 fi
 
+# Forget what a job that this one was submitted from has left in the environment.
+unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_TRES_PER_TASK
+
 # Software: pytorch.
 module purge
 module load pytorch
 
-# Threads and variables: 10 cores a process, no loader workers seen.
+# Threads and variables: 10 cores a process, the script was not read.
 export OMP_NUM_THREADS=10
 
 # Rendezvous: the first node of the job, and a port on it that no other job is using.

@@ -17,7 +17,10 @@ if [[ ${SLURM_NNODES:-2} != 2 || ${SLURM_GPUS_ON_NODE:-4} != 4 ]]; then
     exit 1
 fi
 
-# Threads and variables: 10 cores a process, no loader workers seen.
+# Forget what a job that this one was submitted from has left in the environment.
+unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_TRES_PER_TASK
+
+# Threads and variables: 10 cores a process, the script was not read.
 export OMP_NUM_THREADS=10
 
 # Run: srun starts one task for each GPU.

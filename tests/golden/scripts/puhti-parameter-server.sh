@@ -17,11 +17,14 @@ if [[ ${SLURM_NNODES:-2} != 2 || ${SLURM_GPUS_ON_NODE:-4} != 4 ]]; then
     exit 1
 fi
 
+# Forget what a job that this one was submitted from has left in the environment.
+unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_TRES_PER_TASK
+
 # Software: tensorflow.
 module purge
 module load tensorflow
 
-# Threads and variables: 40 cores a process, no loader workers seen.
+# Threads and variables: 40 cores a process, the script was not read.
 export OMP_NUM_THREADS=40
 
 # Rendezvous: the first node of the job, and a port on it that no other job is using.
@@ -44,13 +47,31 @@ export TF_CONFIG="{\"cluster\": {$TF_CLUSTER}, \"task\": {\"type\": \"$TF_ROLE\"
 exec "$@"
 END
 )
-TF_ROLE="ps" srun --overlap --nodes=1 --ntasks=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+steps=()
+TF_ROLE="ps" srun --nodes=1 --ntasks=1 --nodelist="$MASTER_ADDR" --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+    --overlap --mem=0 --gres=none \
     bash -c "$tf_task" task \
     python3 train.py --epochs 3 &
+steps+=($!)
 TF_ROLE="worker" srun --overlap --nodes=2 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
     --kill-on-bad-exit=1 --wait=600 \
     bash -c "$tf_task" task \
     python3 train.py --epochs 3 &
-TF_ROLE="chief" srun --overlap --nodes=1 --ntasks=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+steps+=($!)
+TF_ROLE="chief" srun --nodes=1 --ntasks=1 --nodelist="$MASTER_ADDR" --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+    --overlap --mem=0 --gres=none \
     bash -c "$tf_task" task \
-    python3 train.py --epochs 3
+    python3 train.py --epochs 3 &
+training=$!
+# The others run until the job ends; one that fails ends it.
+interrupted=1
+while [[ $interrupted ]]; do
+    interrupted=
+    wait -n "${steps[@]}" "$training"
+    status=$?
+done
+if ((status == 0)); then
+    wait "$training"
+    status=$?
+fi
+exit "$status"

@@ -6,7 +6,7 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=40
 #SBATCH --mem=320G
-#SBATCH --gres=gpu:v100:4,nvme:119
+#SBATCH --gres=gpu:v100:4,nvme:169
 #SBATCH --time=01:00:00
 #SBATCH --requeue
 #SBATCH --open-mode=append
@@ -20,63 +20,8 @@ if [[ ${SLURM_NNODES:-2} != 2 || ${SLURM_GPUS_ON_NODE:-4} != 4 ]]; then
     exit 1
 fi
 
-# Software: pytorch.
-module purge
-module load pytorch
-
-# Threads and variables: 10 cores a process, no loader workers seen.
-export OMP_NUM_THREADS=10
-
-# Local disk: what is read often lies on the node itself.
-export STOKER_LOCAL="${LOCAL_SCRATCH:?is not set: this node has no local disk for the job}"
-export STOKER_DATA_SOURCE=/scratch/project_2001234/train.tar
-export STOKER_DATA="$STOKER_LOCAL"/train
-# Once on every node; a half copy never has the final name, a second run copies nothing.
-stage_data=$(
-    cat << 'END'
-[ -e "$STOKER_DATA" ] && exit 0
-mkdir -p "$STOKER_LOCAL"
-need=$(du --summarize --apparent-size --block-size=1 "$STOKER_DATA_SOURCE" | cut -f 1)
-free=$(df --output=avail --block-size=1 "$STOKER_LOCAL" | sed -n 2p)
-if [ "$need" -gt "$free" ]; then
-    echo "$(hostname): the data needs $need bytes, $STOKER_LOCAL has $free" >&2
-    exit 1
-fi
-rm -rf "$STOKER_DATA.part"
-mkdir "$STOKER_DATA.part" &&
-    tar -x -f "$STOKER_DATA_SOURCE" -C "$STOKER_DATA.part" &&
-    mv "$STOKER_DATA.part" "$STOKER_DATA"
-END
-)
-srun --nodes=2 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" bash -c "$stage_data" || exit 1
-# Results: written on the node, copied home at the end, on failure and before the limit.
-export STOKER_RESULTS_HOME=/scratch/project_2001234/results
-export STOKER_RESULTS="$STOKER_LOCAL"/results
-srun --nodes=2 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" mkdir -p "$STOKER_RESULTS" "$STOKER_RESULTS_HOME" || exit 1
-copy_results=$(
-    cat << 'END'
-cd "$STOKER_RESULTS" || exit 0
-find . -type f -print0 | while IFS= read -r -d '' file; do
-    target=$STOKER_RESULTS_HOME/$file
-    [ -e "$target" ] && [ ! "$file" -nt "$target" ] && continue
-    mkdir -p "$(dirname "$target")"
-    cp -p "$file" "$target.part-$SLURM_JOB_ID" && mv "$target.part-$SLURM_JOB_ID" "$target"
-done
-END
-)
-# shellcheck disable=SC2329  # called by a trap
-bring_back() {
-    srun --nodes=2 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" --overlap bash -c "$copy_results"
-}
-trap bring_back EXIT
-
-# Rendezvous: the first node of the job, and a port on it that no other job is using.
-MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
-MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))
-while (: < "/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2> /dev/null; do
-    MASTER_PORT=$((MASTER_PORT + 1))
-done
-export MASTER_ADDR MASTER_PORT
+# Forget what a job that this one was submitted from has left in the environment.
+unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_TRES_PER_TASK
 
 # Time limit: Slurm sends USR1 to this shell 120 s before it.
 # The training is told, has time to write its checkpoint, and the job is queued again;
@@ -87,12 +32,12 @@ job=${job:-$SLURM_JOB_ID}
 before_limit() {
     interrupted=1
     trap '' USR1
-    kill -s USR1 "$training"
+    [[ $training ]] && kill -s USR1 "$training"
     for ((left = 75; left > 0; left--)); do
-        kill -0 "$training" 2> /dev/null || break
+        kill -0 "${training:-none}" 2> /dev/null || break
         sleep 1
     done
-    bring_back
+    bring_back timeout 45
     if ((${SLURM_RESTART_COUNT:-0} >= 10)); then
         echo "not queued again: 10 restarts are enough" >&2
     elif scontrol requeue "$job"; then
@@ -101,6 +46,65 @@ before_limit() {
 }
 trap before_limit USR1
 trap 'exit 143' TERM
+
+# Software: pytorch.
+module purge
+module load pytorch
+
+# Threads and variables: 10 cores a process, the script was not read.
+export OMP_NUM_THREADS=10
+
+# Local disk: what is read often lies on the node itself.
+export STOKER_LOCAL="${LOCAL_SCRATCH:?is not set: this node has no local disk for the job}"
+export STOKER_DATA_SOURCE=/scratch/project_2001234/train.tar
+export STOKER_DATA="$STOKER_LOCAL"/data/train
+# Once on every node; a half copy never has the final name, a second run copies nothing.
+stage_data=$(
+    cat << 'END'
+[ -e "$STOKER_DATA" ] && exit 0
+mkdir -p "$STOKER_LOCAL/data"
+need=$(du --dereference --summarize --apparent-size --block-size=1 "$STOKER_DATA_SOURCE" | cut -f 1)
+free=$(df --output=avail --block-size=1 "$STOKER_LOCAL" | sed -n 2p)
+if [ "${need:-0}" -gt "${free:-0}" ]; then
+    echo "$(hostname): the data needs $need bytes, $STOKER_LOCAL has $free" >&2
+    exit 1
+fi
+rm -rf "$STOKER_DATA.part"
+mkdir "$STOKER_DATA.part" &&
+    tar -x -f "$STOKER_DATA_SOURCE" -C "$STOKER_DATA.part" &&
+    mv "$STOKER_DATA.part" "$STOKER_DATA"
+END
+)
+srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" bash -c "$stage_data" || exit 1
+# Results: written on the node, copied home at the end, on failure and before the limit.
+export STOKER_RESULTS_HOME=/scratch/project_2001234/results
+export STOKER_RESULTS="$STOKER_LOCAL"/results
+srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" mkdir -p "$STOKER_RESULTS" "$STOKER_RESULTS_HOME" || exit 1
+copy_results=$(
+    cat << 'END'
+cd "$STOKER_RESULTS" || exit 0
+find . \( -type f -o -type l \) -print0 | while IFS= read -r -d '' file; do
+    target=$STOKER_RESULTS_HOME/$file
+    part=$target.part-$SLURM_JOB_ID-${SLURM_NODEID:-0}
+    [ -e "$target" ] && [ ! "$file" -nt "$target" ] && continue
+    mkdir -p "$(dirname "$target")"
+    cp -a "$file" "$part" && mv "$part" "$target"
+done
+END
+)
+# shellcheck disable=SC2329  # called by a trap
+bring_back() {
+    "$@" srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" --overlap --mem=0 --gres=none bash -c "$copy_results"
+}
+trap bring_back EXIT
+
+# Rendezvous: the first node of the job, and a port on it that no other job is using.
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
+MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))
+while (: < "/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2> /dev/null; do
+    MASTER_PORT=$((MASTER_PORT + 1))
+done
+export MASTER_ADDR MASTER_PORT
 
 # Run: one torchrun a node, which meet at the first node.
 # USR1 is passed on to those processes of the launcher that handle it.

@@ -10,11 +10,14 @@
 
 # Written by Stoker 0.1.0 for Roihu; plain bash, yours to edit.
 
+# Forget what a job that this one was submitted from has left in the environment.
+unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_TRES_PER_TASK
+
 # Software: pytorch.
 module purge
 module load python-pytorch
 
-# Threads and variables: 72 cores a process, no loader workers seen.
+# Threads and variables: 72 cores a process, the script was not read.
 export OMP_NUM_THREADS=72
 
 # Run: torchrun starts a process for each GPU of the node.

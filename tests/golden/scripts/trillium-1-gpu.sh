@@ -10,6 +10,9 @@
 
 # Written by Stoker 0.1.0 for Trillium; plain bash, yours to edit.
 
+# Forget what a job that this one was submitted from has left in the environment.
+unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_TRES_PER_TASK
+
 # Software: pytorch.
 module load StdEnv/2023
 module load cuda/12.6
@@ -17,7 +20,7 @@ module load python/3.11.5
 # shellcheck source=/dev/null
 source "$HOME/myenv/bin/activate"
 
-# Threads and variables: 24 cores a process, no loader workers seen.
+# Threads and variables: 24 cores a process, the script was not read.
 export OMP_NUM_THREADS=24
 
 # Run: torchrun starts a process for each GPU of the node.
