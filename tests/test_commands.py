@@ -222,6 +222,13 @@ def test_check_says_which_cluster_it_guessed_and_from_what(stoker: Stoker) -> No
     )
 
 
+def test_check_says_that_a_cluster_is_retired_without_calling_it_a_mistake(stoker: Stoker) -> None:
+    script = stoker(*PLAN, "--script", "train.py").stdout
+    done = stoker("check", "-", "--cluster", "puhti", stdin=script)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "note: Puhti is retired since 2026-07-31" in done.stderr
+
+
 def test_slurm_version_decides_about_cpus_per_task(stoker: Stoker) -> None:
     text = "#!/bin/bash\n#SBATCH --time=1:00:00\n#SBATCH --cpus-per-task=8\nsrun python t.py\n"
     assert stoker("check", "-", stdin=text).returncode == 0

@@ -39,14 +39,23 @@ def render_summary(checked: Checked, name: str) -> str:
         if counts[severity]
     )
     lines = [f"{name}: {found or 'nothing wrong found'}"]
+    cluster = checked.cluster
+    if cluster is not None and cluster.is_retired:
+        since = f" since {cluster.retired}" if cluster.retired else ""
+        after = (
+            f"; stoker plan --cluster {cluster.successor} plans for its successor"
+            if cluster.successor
+            else ""
+        )
+        lines.append(f"note: {cluster.title} is retired{since}{after}")
     if checked.guess is not None:
         signs = ", ".join(checked.guess.signs)
         lines.append(
             f"checked for {checked.guess.cluster.title}, guessed from {signs}; "
             "--cluster names another, --cluster none turns it off"
         )
-    elif checked.cluster is not None:
-        lines.append(f"checked for {checked.cluster.title}")
+    elif cluster is not None:
+        lines.append(f"checked for {cluster.title}")
     else:
         lines.append("no cluster known: limits were not checked; --cluster NAME adds them")
     return "\n".join(lines)
@@ -58,6 +67,7 @@ def checked_json(checked: Checked, name: str) -> dict[str, Any]:
         "format": FORMAT,
         "file": name,
         "cluster": checked.cluster.name if checked.cluster else None,
+        "cluster_status": checked.cluster.status if checked.cluster else None,
         "guessed_from": list(checked.guess.signs) if checked.guess else None,
         "findings": [
             {

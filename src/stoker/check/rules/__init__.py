@@ -13,10 +13,12 @@ from stoker.check.rules import (
     rendezvous,
     site,
     survival,
+    values,
 )
 
 RULES: tuple[Rule, ...] = (
     *header.RULES,
+    *values.RULES,
     *numbers.RULES,
     *gpus.RULES,
     *launch.RULES,

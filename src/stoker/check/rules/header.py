@@ -7,18 +7,16 @@ from collections.abc import Iterator
 
 from stoker.check.batch import MAX_SCRIPT_BYTES, BatchScript, Directive, Edit
 from stoker.check.findings import Hit, Subject, rule
-from stoker.check.options import PLUGIN_OPTIONS, TEXT_OPTIONS, VALUED, canonical, meant
-from stoker.units import parse_slurm_mem, parse_slurm_time, plural
+from stoker.check.options import PLUGIN_OPTIONS, VALUED, canonical, meant
+from stoker.units import plural
 
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
 _PLAIN = str.maketrans({**dict.fromkeys(_DASHES, "-"), "\u00a0": " "})
 # Inside a value a dash may be meant; in front of a name it never is.
 _LOOKALIKE = re.compile(rf"(?<=\s)[-{_DASHES}]*[{_DASHES}][-{_DASHES}]*(?=\w)|\u00a0")
-_UNLIMITED = ("unlimited", "infinite")
+
 # The reader of an example fills this line in.
 _OPEN_LINE = re.compile(r"[<>\[\]{}()$*]|\.\.\.")
-# A job that really wants less memory than this is not a training job.
-SMALL_MEM_MIB = 100
 
 
 @rule("ST101", "error")
@@ -224,118 +222,6 @@ def repeated(subject: Subject) -> Iterator[Hit]:
         seen[each.name] = (each.line, each.value)
 
 
-@rule("ST108", "error")
-def missing_value(subject: Subject) -> Iterator[Hit]:
-    """An option without its value, or with an equals sign where none may be."""
-    script = subject.script
-    for each in script.directives:
-        if each.name not in VALUED:
-            continue
-        value, is_long = each.value or "", each.spelled.startswith("--")
-        if is_long and each.has_equals and not value and each.name in TEXT_OPTIONS:
-            continue  # `--account=`: sbatch takes it; the reader is meant to fill it in
-        following = script.lines[each.line - 1][each.end : each.end + 200].split("#")[0].split()
-        if is_long and (value == "=" or (each.has_equals and not value and following[:1])):
-            found = following[0] if following else ""
-            if found.startswith("-"):
-                found = ""
-            yield Hit(
-                each.line,
-                f"there are spaces around the `=` of {each.spelled}",
-                "sbatch then takes an empty value or the `=` itself",
-                f"{each.spelled}={found or 'VALUE'}",
-                (_without_spaces(script, each, found),) if found else (),
-            )
-        elif not is_long and value.startswith("=") and each.name not in TEXT_OPTIONS:
-            yield Hit(
-                each.line,
-                f"{each.spelled}{value} is read as the value `{value}`",
-                "a short option takes its value after a space, without `=`",
-                f"{each.spelled} {value[1:]}",
-                (script.replace_value(each, f" {value[1:]}"),),
-            )
-        elif not value:
-            yield Hit(
-                each.line,
-                f"{each.spelled} has no value",
-                "sbatch refuses the script",
-                f"{each.spelled}=VALUE" if is_long else f"{each.spelled} VALUE",
-            )
-
-
-def _without_spaces(script: BatchScript, each: Directive, value: str) -> Edit:
-    line = script.lines[each.line - 1]
-    end = line.index(value, each.end) + len(value)
-    return Edit(each.line, (f"{line[: each.start]}{each.spelled}={value}{line[end:]}",))
-
-
-@rule("ST109", "error")
-def bad_time(subject: Subject) -> Iterator[Hit]:
-    """A time limit that Slurm cannot read, or reads as minutes where hours are meant."""
-    script = subject.script
-    for name in ("time", "time-min"):
-        value = script.value(name)
-        if value is None or value.lower() in _UNLIMITED or re.search(r"[A-Z]{1,3}[:-][A-Z]", value):
-            continue
-        line = script.line_of(name)
-        if parse_slurm_time(value) is None:
-            yield Hit(
-                line,
-                f"`{value}` is not a time",
-                "Slurm reads minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM and D-HH:MM:SS",
-                f"--{name}=01:00:00 for one hour",
-            )
-        comment = script.lines[line - 1].partition("#SBATCH")[2].partition("#")[2]
-        if re.fullmatch(r"\d+(:\d\d)?", value) and re.search(
-            r"\b\d+ ?-?(hours?|hrs?|h)\b", comment
-        ):
-            yield Hit(
-                line,
-                f"--{name}={value} is {value.split(':')[0]} minutes",
-                "one number is minutes and two are MM:SS; the comment beside it says hours",
-                f"--{name}={value.split(':')[0]}:00:00",
-                severity="warning",
-            )
-
-
-@rule("ST110", "error")
-def bad_memory(subject: Subject) -> Iterator[Hit]:
-    """A memory size that Slurm cannot read."""
-    script = subject.script
-    for name in ("mem", "mem-per-cpu", "mem-per-gpu"):
-        value, directive = script.value(name), script.last(name)
-        if value is None or directive is None or parse_slurm_mem(value) is not None:
-            continue
-        match = re.fullmatch(r"([0-9.]+)([GT])i?B?", value, re.IGNORECASE)
-        whole = (
-            f"{int(float(match[1]) * 1024)}{'MG'['GT'.index(match[2].upper())]}"
-            if match and match[1].count(".") < 2 and match[1] != "."
-            else None
-        )
-        yield Hit(
-            directive.line,
-            f"`{value}` is not a memory size",
-            "Slurm reads a whole number with K, M, G or T",
-            f"--{name}={whole or '64G'}",
-            (script.replace_value(directive, whole),) if whole else (),
-        )
-
-
-@rule("ST111", "warning")
-def memory_without_unit(subject: Subject) -> Iterator[Hit]:
-    """A small memory size without a unit, which is then MiB."""
-    for name in ("mem", "mem-per-cpu", "mem-per-gpu"):
-        number, directive = subject.script.number(name), subject.script.last(name)
-        if number is not None and directive is not None and 0 < number < SMALL_MEM_MIB:
-            yield Hit(
-                directive.line,
-                f"--{name}={number} is {number} MiB",
-                "without a unit Slurm counts in MiB",
-                f"--{name}={number}G",
-                (subject.script.replace_value(directive, f"{number}G"),),
-            )
-
-
 @rule("ST112", "error")
 def lookalike(subject: Subject) -> Iterator[Hit]:
     """A typographic dash or space where an option begins."""
@@ -414,54 +300,6 @@ def array_log(subject: Subject) -> Iterator[Hit]:
         )
 
 
-_COUNTS = {
-    "nodes": r"[0-9]+[km]?(-[0-9]+[km]?)?|[0-9,:-]+",
-    "ntasks": r"[0-9]+[km]?",
-    "ntasks-per-node": r"[0-9]+",
-    "cpus-per-task": r"[0-9]+",
-    "cpus-per-gpu": r"(\w+:)?[0-9]+",
-}
-_WORDS = {
-    "hint": ("compute_bound", "memory_bound", "multithread", "nomultithread"),
-    "open-mode": ("append", "truncate"),
-}
-
-
-@rule("ST116", "error")
-def bad_count(subject: Subject) -> Iterator[Hit]:
-    """A value that sbatch does not take."""
-    script = subject.script
-    for name, pattern in _COUNTS.items():
-        value = script.value(name)
-        if value is None or value.startswith("="):
-            continue
-        low, dash, high = value.partition("-")
-        reversed_ = (
-            name == "nodes"
-            and dash
-            and low.isdecimal()
-            and high.isdecimal()
-            and int(low) > int(high)
-        )
-        if re.fullmatch(pattern, value, re.IGNORECASE) and not reversed_ and value != "0":
-            continue
-        yield Hit(
-            script.line_of(name),
-            f"--{name}={value} is not a number of {name.split('-')[0]}",
-            "sbatch refuses the script",
-            f"--{name}=N",
-        )
-    for name, words in _WORDS.items():
-        value = script.value(name)
-        if value is not None and value.lower() not in words and value.lower() not in ("a", "t"):
-            yield Hit(
-                script.line_of(name),
-                f"--{name}={value} is none of {', '.join(words)}",
-                "sbatch refuses the script",
-                f"--{name}={words[-1]}",
-            )
-
-
 RULES = (
     crlf,
     shebang,
@@ -470,13 +308,8 @@ RULES = (
     nearly_directive,
     variable_in_directive,
     repeated,
-    missing_value,
-    bad_time,
-    bad_memory,
-    memory_without_unit,
     lookalike,
     too_large,
     log_folder,
     array_log,
-    bad_count,
 )

@@ -198,22 +198,6 @@ def no_time(subject: Subject) -> Iterator[Hit]:
     )
 
 
-@rule("ST815", "warning")
-def retired(subject: Subject) -> Iterator[Hit]:
-    """The cluster no longer runs jobs."""
-    cluster = subject.cluster
-    if cluster is not None and cluster.is_retired:
-        since = f" since {cluster.retired}" if cluster.retired else ""
-        yield Hit(
-            1,
-            f"{cluster.title} is retired{since}",
-            cluster.source,
-            f"plan it for {cluster.successor}: stoker plan --cluster {cluster.successor} …"
-            if cluster.successor
-            else "ask the site",
-        )
-
-
 @rule("ST816", "error")
 def local_disk(subject: Subject) -> Iterator[Hit]:
     """The node's own disk is used but not reserved, or reserved where there is none."""
@@ -348,7 +332,6 @@ RULES = (
     unwanted_option,
     missing_option,
     no_time,
-    retired,
     local_disk,
     forbidden_mpirun,
     old_wrapper,
