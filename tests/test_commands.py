@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Stoker
+from stoker.cluster.load import names
 from stoker.commands import VERBS, render_usage
 
 PLAN = ["plan", "--cluster", "puhti", "--gpus", "8", "--time", "1h", "--account", "project_2001234"]
@@ -241,6 +242,19 @@ def test_a_file_that_is_not_utf8_is_checked(stoker: Stoker, tmp_path: Path) -> N
         b"#!/bin/bash\n#SBATCH --comment=\xff\xfe\n#SBATCH --time=1:00\n\x80\n"
     )
     assert stoker("check", "job.sh").returncode == 0
+
+
+def test_a_pipe_gets_one_line_a_cluster() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "stoker", "cluster", "list"], capture_output=True, text=True, check=True,
+        env={"PATH": "", "HOME": "/nonexistent"},
+    )  # fmt: skip
+    assert len(done.stdout.splitlines()) == 1 + len(names())
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_cluster_can_be_shown(stoker: Stoker, name: str) -> None:
+    assert stoker("cluster", "show", name).returncode == 0
 
 
 def test_cluster_list_and_show(stoker: Stoker) -> None:

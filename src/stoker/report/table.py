@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import textwrap
 from collections.abc import Sequence
 
@@ -10,8 +12,14 @@ from collections.abc import Sequence
 MAX_WIDTH = 110
 
 
+# A file or a pipe has no edge: one line a row, for grep and awk.
+NO_EDGE = 10_000
+
+
 def width() -> int:
-    """Return how wide text may be on this terminal."""
+    """Return how wide text may be: the terminal's width, if somebody is looking at one."""
+    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+        return NO_EDGE
     return max(60, min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns))
 
 
