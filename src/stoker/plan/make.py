@@ -216,9 +216,8 @@ def _threads(source: Source, cpus: int) -> tuple[int, Choice]:
     """Return OMP_NUM_THREADS: the cores of a process that its loader workers leave free."""
     if source.workers_known and source.workers:
         threads = max(1, cpus - source.workers)
-        reason = (
-            f"{plural(cpus, 'core')} a process, {source.workers} of them for the loader workers"
-        )
+        taken = "all" if source.workers >= cpus else str(source.workers)
+        reason = f"{plural(cpus, 'core')} a process, {taken} of them for the loader workers"
     elif source.has_loader and not source.workers_known:
         threads = 1
         reason = (
@@ -284,7 +283,7 @@ def _worker_notices(source: Source, cpus: int) -> list[Notice]:
         Notice(
             f"{source.workers} loader workers on {plural(cpus, 'core')}",
             "that is what goes with each process here; more workers than cores take turns",
-            f"num_workers={max(1, cpus - 1)}, or more with --cpus-per-task",
+            f"num_workers={max(1, cpus - 1)}",
         )
     ]
 
