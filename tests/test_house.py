@@ -40,6 +40,10 @@ def imported_rooms(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("stoker."):
             yield (node.module or "").split(".")[1]
+        elif isinstance(node, ast.Import):
+            yield from (
+                each.name.split(".")[1] for each in node.names if each.name.startswith("stoker.")
+            )
 
 
 def test_no_room_imports_from_one_below_it() -> None:

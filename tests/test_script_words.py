@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conftest import job_environ, words
-from stoker.check.batch import split_directive
+from stoker.check.batch import split_words
 from stoker.cluster.load import load_cluster
 from stoker.plan.make import make_plan
 from stoker.plan.quote import quote, quote_directive
@@ -95,7 +95,9 @@ def test_quoted_words_are_read_back_by_bash(arguments: list[str]) -> None:
     st.text(st.characters(blacklist_characters="\0\n\r", blacklist_categories=["Cs"]), min_size=1)
 )
 def test_quoted_directives_are_read_back_as_sbatch_reads_them(value: str) -> None:
-    assert split_directive(f" --job-name={quote_directive(value)}") == [f"--job-name={value}"]
+    assert [word for word, _, _ in split_words(f" --job-name={quote_directive(value)}")] == [
+        f"--job-name={value}"
+    ]
 
 
 def test_nasty_words_pass_shellcheck(tmp_path: Path) -> None:

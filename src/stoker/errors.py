@@ -48,7 +48,7 @@ class FileError(StokerError):
     """A file cannot be written, or would be overwritten."""
 
 
-def nearest(name: str, legal: Iterable[str], cutoff: float = 0.6) -> str | None:
+def nearest(name: str, legal: Iterable[str]) -> str | None:
     """Return the legal name that `name` was probably meant to be.
 
     >>> nearest("pputhi", ["mahti", "puhti"])
@@ -57,5 +57,5 @@ def nearest(name: str, legal: Iterable[str], cutoff: float = 0.6) -> str | None:
     from difflib import get_close_matches
 
     folded = {each.casefold(): each for each in legal}
-    match = get_close_matches(name.casefold(), folded, n=1, cutoff=cutoff)
+    match = get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
     return folded[match[0]] if match else None

@@ -25,6 +25,7 @@ _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGTP]?)i?B?$", re.IG
 _GIB_PER_UNIT = {"K": 2**-20, "M": 2**-10, "G": 1.0, "T": 2.0**10, "P": 2.0**20}
 
 DAY_S = 86_400
+GIB_PER_GB = 1e9 / 2**30
 
 
 def parse_slurm_time(text: str) -> int | None:
@@ -102,6 +103,42 @@ def parse_gib(text: str) -> float:
             fix="write for example 64G or 1.5T",
         )
     return float(match["number"]) * _GIB_PER_UNIT[match["unit"].upper()]
+
+
+def parse_memory(text: str) -> float:
+    """Read a memory size of at least one MiB, in GiB; 0 would mean the whole node to Slurm."""
+    gib = parse_gib(text)
+    if gib < 1 / 1024:
+        raise UsageError(
+            f"`{text}` is no memory", why="it is below 1 MiB", fix="write for example 64G"
+        )
+    return gib
+
+
+def parse_count(text: str) -> int:
+    """Read a whole number that is not negative."""
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise UsageError(
+            f"`{text}` is not a whole number", why="it counts something", fix="write for example 4"
+        )
+    return int(text)
+
+
+def parse_positive(text: str) -> int:
+    """Read a whole number above zero."""
+    number = parse_count(text)
+    if number == 0:
+        raise UsageError("0 is too few", why="it must be at least 1", fix="write for example 1")
+    return number
+
+
+def parse_name(text: str) -> str:
+    """Read a name: not empty, one line."""
+    if not text.strip() or re.search(r"[\n\r\0]", text):
+        raise UsageError(
+            f"`{text}` is not a name", why="it is empty or has a line break", fix="give a name"
+        )
+    return text
 
 
 def parse_slurm_mem(text: str) -> float | None:

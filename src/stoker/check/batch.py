@@ -299,17 +299,14 @@ def parse_directive(line: str, number: int) -> Iterator[Directive]:
         yield Directive(number, spelled, name, value, start, end, value_start, bool(equals))
 
 
-def split_directive(text: str) -> list[str]:
+def split_words(text: str) -> list[tuple[str, int, int]]:
     r"""Split a directive as sbatch does: quotes group, backslash escapes, `#` ends the line.
 
-    >>> split_directive(' --job-name="my job" --time=1:00 # one minute')
-    ['--job-name=my job', '--time=1:00']
+    Returns each word with its first and last column.
+
+    >>> split_words(' --job-name="my job" -N 2 # two')
+    [('--job-name=my job', 1, 20), ('-N', 21, 23), ('2', 24, 25)]
     """
-    return [word for word, _, _ in split_words(text)]
-
-
-def split_words(text: str) -> list[tuple[str, int, int]]:
-    """Return the words of a directive and where each starts and ends."""
     words: list[tuple[str, int, int]] = []
     word: list[str] = []
     start = 0

@@ -64,14 +64,13 @@ class Subject:
         if cluster is None or script.is_het:
             return []
         partition, qos = script.value("partition"), script.value("qos")
+        if cluster.slurm.partition == "never":
+            partition = None  # the site does not look at it
         if partition is None and qos is None:
             return [queue for queue in cluster.partition.values() if queue.automatic]
         found = []
         for queue in cluster.partition.values():
-            own = queue.name if queue.partition is None else queue.partition
-            if partition is not None and own != partition:
-                continue
-            if partition is None and own:
+            if queue.slurm_name != (partition or "") or queue.automatic:
                 continue
             if queue.qos is not None and queue.qos != qos:
                 continue

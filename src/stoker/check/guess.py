@@ -84,9 +84,7 @@ def _signs(script: BatchScript, cluster: Cluster) -> tuple[str, ...]:
     strong: list[str] = []
     weak: list[str] = []
     partition = script.value("partition")
-    names = {
-        queue.partition or queue.name for queue in cluster.partition.values() if not queue.automatic
-    }
+    names = {queue.slurm_name for queue in cluster.partition.values()} - {""}
     if partition in names:
         (weak if partition in _COMMON else strong).append(f"partition `{partition}`")
     qos = script.value("qos")
@@ -108,11 +106,7 @@ def _signs(script: BatchScript, cluster: Cluster) -> tuple[str, ...]:
 def _contradicts(script: BatchScript, cluster: Cluster) -> bool:
     """Whether the script names something that this cluster does not have."""
     partition = script.value("partition")
-    names = {
-        queue.name if queue.partition is None else queue.partition
-        for queue in cluster.partition.values()
-        if not queue.automatic
-    }
+    names = {queue.slurm_name for queue in cluster.partition.values()} - {""}
     if partition and cluster.slurm.partition == "never":
         return True
     if partition and names and not set(partition.split(",")) & names:

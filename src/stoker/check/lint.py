@@ -71,14 +71,13 @@ def parse_version(text: str | None) -> tuple[int, int] | None:
 def fix_script(text: str, settings: Settings | None = None) -> str:
     """Return the script with every mechanical fix applied."""
     settings = settings or Settings()
+    # The cluster is guessed from the script as it was, not as the fixes leave it.
+    settings = replace(settings, cluster=check_script(text, settings).cluster, guess_from=())
     for _ in range(MAX_ROUNDS):
         fixed = _apply(text, check_script(text, settings).findings)
         if fixed == text:
             break
         text = fixed
-        # The cluster was guessed from the text; keep it while the text changes.
-        if settings.cluster is None and settings.guess_from:
-            settings = replace(settings, cluster=check_script(text, settings).cluster)
     return text
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import functools
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -13,7 +14,8 @@ from typing import Any, TypeVar
 from stoker.cluster.layers import PROFILES, Layer, fold, merge, read_toml
 from stoker.cluster.machine import machine_table
 from stoker.cluster.profile import Cluster
-from stoker.errors import ClusterError, nearest
+from stoker.errors import ClusterError, UsageError, nearest
+from stoker.units import parse_time
 
 SCHEMA = 1
 
@@ -69,6 +71,7 @@ def _check_references(cluster: Cluster, origin: str) -> Cluster:
     """Refuse a profile whose parts name each other wrongly, before anybody plans with it."""
     if cluster.schema != SCHEMA:
         raise _damaged(origin, "schema", f"it is {cluster.schema}, this Stoker reads {SCHEMA}")
+    _check_texts(cluster, origin)
     for partition in cluster.partition.values():
         for gpu in partition.gpus:
             if gpu not in cluster.gpu:
@@ -91,6 +94,24 @@ def _check_references(cluster: Cluster, origin: str) -> Cluster:
                 origin, f"gpu.{gpu_kind.name}.slice_of", f"no [gpu.{gpu_kind.slice_of}] exists"
             )
     return cluster
+
+
+def _check_texts(cluster: Cluster, origin: str) -> None:
+    """Refuse times and patterns that would fail only when somebody plans with them."""
+    times = {f"partition.{name}.time": each.time for name, each in cluster.partition.items()}
+    times |= {
+        "slurm.min_time": cluster.slurm.min_time,
+        "slurm.default_time": cluster.slurm.default_time,
+    }
+    for where, text in times.items():
+        try:
+            _ = text is None or parse_time(text)
+        except UsageError:
+            raise _damaged(origin, where, f"`{text}` is not a time") from None
+    try:
+        re.compile(cluster.slurm.account_pattern or "")
+    except re.error as error:
+        raise _damaged(origin, "slurm.account_pattern", f"not a pattern: {error}") from None
 
 
 def _damaged(origin: str, where: str, why: str) -> ClusterError:

@@ -11,6 +11,8 @@ import datetime as dt
 from dataclasses import dataclass, field
 from typing import Literal
 
+from stoker.units import parse_time
+
 Status = Literal["in service", "retired", "unknown"]
 Need = Literal["required", "optional", "never"]
 
@@ -111,10 +113,21 @@ class Partition:
     source: str = ""
 
     @property
+    def slurm_name(self) -> str:
+        """What --partition is given; empty where the queue is a QOS alone or chosen by the site."""
+        if self.automatic:
+            return ""
+        return self.name if self.partition is None else self.partition
+
+    @property
+    def request(self) -> str:
+        """The options that ask for this queue."""
+        partition = f"--partition={self.slurm_name}" if self.slurm_name else ""
+        return " ".join(filter(None, [partition, f"--qos={self.qos}" if self.qos else ""]))
+
+    @property
     def time_s(self) -> int | None:
         """The longest job it takes, in seconds."""
-        from stoker.units import parse_time
-
         return None if self.time is None else parse_time(self.time)
 
 

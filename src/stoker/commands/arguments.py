@@ -14,7 +14,14 @@ from stoker.cluster.load import load_cluster, resolve_name
 from stoker.cluster.profile import Cluster
 from stoker.errors import UsageError, nearest
 from stoker.plan.spec import FRAMEWORKS, Setup, Spec, Staging, Survival
-from stoker.units import parse_gib, parse_time
+from stoker.units import (
+    parse_count,
+    parse_gib,
+    parse_memory,
+    parse_name,
+    parse_positive,
+    parse_time,
+)
 
 T = TypeVar("T")
 
@@ -26,9 +33,10 @@ SIGNALS = ("USR1", "USR2")
 class Parser(argparse.ArgumentParser):
     """An argument parser whose mistakes are reported as what / why / fix."""
 
-    def __init__(self, verb: str, description: str) -> None:
+    def __init__(self, verb: str, description: str, usage: str | None = None) -> None:
         super().__init__(
             prog=f"stoker {verb}",
+            usage=usage,
             description=description,
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -41,37 +49,6 @@ class Parser(argparse.ArgumentParser):
             why="the command line could not be understood",
             fix=f"{self.prog} --help",
         )
-
-
-def count(text: str) -> int:
-    """Read a whole number that is not negative."""
-    if not re.fullmatch(r"\d{1,9}", text):
-        raise argparse.ArgumentTypeError(f"`{text}` is not a whole number")
-    return int(text)
-
-
-def positive(text: str) -> int:
-    """Read a whole number above zero."""
-    if count(text) == 0:
-        raise argparse.ArgumentTypeError("it must be at least 1")
-    return int(text)
-
-
-def name(text: str) -> str:
-    """Read a name: not empty, one line."""
-    if not text.strip() or re.search(r"[\n\r\0]", text):
-        raise argparse.ArgumentTypeError(f"`{text}` is not a name")
-    return text
-
-
-def memory(text: str) -> float:
-    """Read a memory size of at least one MiB; 0 would mean the whole node to Slurm."""
-    gib = parse_gib(text)
-    if gib < 1 / 1024:
-        raise UsageError(
-            f"`{text}` is no memory", why="it is below 1 MiB", fix="write for example 64G"
-        )
-    return gib
 
 
 def variable(text: str) -> tuple[str, str]:
@@ -103,7 +80,7 @@ def _typed(read: Callable[[str], T]) -> Callable[[str], T]:
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add --json, as every verb that prints facts has it."""
-    parser.add_argument("--json", action="store_true", help="print facts as JSON")
+    parser.add_argument("--json", action="store_true", help="print as JSON")
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:
@@ -121,25 +98,42 @@ def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
     """Add everything that says what a job should be."""
     where = parser.add_argument_group("where and how much")
     where.add_argument(
-        "--cluster", type=name, metavar="NAME", help="the cluster (stoker cluster list)"
+        "--cluster",
+        type=_typed(parse_name),
+        metavar="NAME",
+        help="the cluster (stoker cluster list)",
     )
     where.add_argument(
-        "--gpus", type=count, metavar="N", help="GPUs in all (default 1; 0: a CPU job)"
+        "--gpus",
+        type=_typed(parse_count),
+        metavar="N",
+        help="GPUs in all (default 1; 0: a CPU job)",
     )
-    where.add_argument("--nodes", type=positive, metavar="N", help="nodes")
-    where.add_argument("--gpus-per-node", type=positive, metavar="N", help="GPUs on each node")
-    where.add_argument("--gpu", type=name, metavar="KIND", help="which GPU, or which slice of one")
+    where.add_argument("--nodes", type=_typed(parse_positive), metavar="N", help="nodes")
+    where.add_argument(
+        "--gpus-per-node", type=_typed(parse_positive), metavar="N", help="GPUs on each node"
+    )
+    where.add_argument(
+        "--gpu", type=_typed(parse_name), metavar="KIND", help="which GPU, or which slice of one"
+    )
     where.add_argument(
         "--time", type=_typed(parse_time), metavar="T", help="time limit: 90m, 36h, 2-00:00:00"
     )
     where.add_argument("--test", action="store_true", help="use the site's short test partition")
-    where.add_argument("--cpus-per-task", type=positive, metavar="N", help="CPUs of each task")
-    where.add_argument("--mem", type=_typed(memory), metavar="SIZE", help="memory of each node")
-    where.add_argument("--partition", type=name, metavar="NAME", help="partition")
-    where.add_argument("--qos", type=name, metavar="NAME", help="quality of service")
-    where.add_argument("--account", type=name, metavar="NAME", help="whom to bill")
     where.add_argument(
-        "--job-name", type=name, metavar="NAME", help="name of the job (default: the script's)"
+        "--cpus-per-task", type=_typed(parse_positive), metavar="N", help="CPUs of each task"
+    )
+    where.add_argument(
+        "--mem", type=_typed(parse_memory), metavar="SIZE", help="memory of each node"
+    )
+    where.add_argument("--partition", type=_typed(parse_name), metavar="NAME", help="partition")
+    where.add_argument("--qos", type=_typed(parse_name), metavar="NAME", help="quality of service")
+    where.add_argument("--account", type=_typed(parse_name), metavar="NAME", help="whom to bill")
+    where.add_argument(
+        "--job-name",
+        type=_typed(parse_name),
+        metavar="NAME",
+        help="name of the job (default: the script's)",
     )
     add_set(parser)
 
@@ -155,7 +149,11 @@ def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--conda", metavar="NAME", help="conda environment to activate")
     how.add_argument("--container", metavar="FILE", help="container image to run in")
     how.add_argument(
-        "--setup", action="append", default=[], metavar="LINE", help="a shell line to run first"
+        "--setup",
+        action="append",
+        default=[],
+        metavar="LINE",
+        help="a shell line to run once the environment is there",
     )
     how.add_argument(
         "--env",
@@ -185,7 +183,10 @@ def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
         "--data-option", metavar="NAME", help="pass its place to the script as NAME PATH"
     )
     data.add_argument(
-        "--nvme", type=positive, metavar="GB", help="local disk to reserve on each node"
+        "--nvme",
+        type=_typed(parse_positive),
+        metavar="GB",
+        help="local disk to reserve on each node",
     )
     data.add_argument(
         "--results",
@@ -207,17 +208,21 @@ def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
         type=signal_name,
         default="USR1",
         metavar="SIG",
-        help="that signal (default USR1)",
+        help="the signal: USR1 (default) or USR2",
     )
     end.add_argument(
         "--grace",
-        type=positive,
+        type=_typed(parse_positive),
         default=120,
         metavar="S",
-        help="how long before the limit (default 120 s)",
+        help="seconds between signal and limit (default 120)",
     )
     end.add_argument(
-        "--max-restarts", type=count, default=10, metavar="N", help="how often at most (default 10)"
+        "--max-restarts",
+        type=_typed(parse_count),
+        default=10,
+        metavar="N",
+        help="queue it again at most so often (default 10)",
     )
     end.add_argument(
         "--sbatch",

@@ -6,9 +6,11 @@ import json
 import os
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from stoker.check.lint import Settings, check_script, fix_script, parse_version, render_diff
+from stoker.cluster.layers import defaults
 from stoker.cluster.load import load_cluster, names
 from stoker.cluster.profile import Cluster
 from stoker.commands.arguments import Parser, add_json, add_set, load_overridden, read_layers
@@ -50,6 +52,9 @@ def run(words: list[str]) -> int:
     cluster, others = _clusters(args.cluster, args.set)
     settings = Settings(cluster, others, version, folder, frozenset(os.environ))
     checked = check_script(text, settings)
+    if checked.cluster is None and args.cluster is None:
+        settings = replace(settings, cluster=_default_cluster())
+        checked = check_script(text, settings)
     name = Path(args.file).name if args.fix else args.file
     if args.fix:
         sys.stdout.buffer.write(
@@ -64,8 +69,8 @@ def run(words: list[str]) -> int:
     sys.stdout.flush()
     print(render_summary(checked, args.file), file=sys.stderr)
     if any(each.edits for each in checked.findings) and not args.fix and args.file != "-":
-        quoted = shlex.quote(args.file)
-        print(f"next: stoker check {quoted} --fix | patch {quoted}", file=sys.stderr)
+        again = shlex.join(["stoker", "check", *words])
+        print(f"next: {again} --fix | patch {shlex.quote(args.file)}", file=sys.stderr)
     elif not checked.has_errors and args.file != "-":
         print(f"next: sbatch {shlex.quote(args.file)}", file=sys.stderr)
     return 1 if checked.has_errors else 0
@@ -104,3 +109,10 @@ def _clusters(name: str | None, overrides: list[str]) -> tuple[Cluster | None, t
     if name is not None:
         return load_overridden(name, overrides, layers), ()
     return None, tuple(load_cluster(each, layers) for each in names(layers))
+
+
+def _default_cluster() -> Cluster | None:
+    """Return the cluster of the user's or project's file, for scripts that point at none."""
+    layers = read_layers()
+    name = defaults(layers).get("cluster")
+    return load_cluster(str(name), layers) if name else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from stoker.commands.arguments import (
 )
 from stoker.commands.files import write_file
 from stoker.plan.make import make_plan
+from stoker.plan.notices import ACCOUNT_PLACEHOLDER
 from stoker.plan.script import render_script
 from stoker.report.plan import plan_json, render_notices, render_plan
 
@@ -30,7 +32,7 @@ its reason, and the cost. Nothing is submitted.
 
 def run(words: list[str]) -> int:
     """Plan one job."""
-    parser = Parser("plan", DESCRIPTION)
+    parser = Parser("plan", DESCRIPTION, "stoker plan [options] script [its own arguments]")
     add_spec_arguments(parser)
     add_json(parser)
     parser.add_argument("--script", action="store_true", help="print the batch script only")
@@ -58,7 +60,11 @@ def run(words: list[str]) -> int:
         print(notices, file=sys.stderr)
     if args.output is not None:
         start = "bash" if plan.cluster.scheduler == "none" else "sbatch"
-        print(f"wrote {args.output}\nnext: {start} {args.output}", file=sys.stderr)
+        fill = (
+            f"replace {ACCOUNT_PLACEHOLDER} in it, then " if ACCOUNT_PLACEHOLDER in script else ""
+        )
+        name = shlex.quote(str(args.output))
+        print(f"wrote {args.output}\nnext: {fill}{start} {name}", file=sys.stderr)
     elif not args.script:
         print("next: the same with -o job.sh writes the batch script", file=sys.stderr)
     return 0

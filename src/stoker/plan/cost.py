@@ -7,8 +7,7 @@ from math import ceil
 
 from stoker.cluster.profile import Billing, Cluster
 from stoker.plan.plan import Cost, Shape
-
-GIB_PER_GB = 1e9 / 2**30
+from stoker.units import GIB_PER_GB
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stoker.cluster.profile import Cluster
-from stoker.errors import UsageError
+from stoker.errors import UsageError, nearest
 from stoker.plan.plan import Launch, Shape
 from stoker.plan.spec import Spec
-from stoker.units import parse_gib, parse_time, render_mem, render_time
+from stoker.units import (
+    parse_count,
+    parse_memory,
+    parse_name,
+    parse_positive,
+    parse_time,
+    render_mem,
+    render_time,
+)
 
 Directives = tuple[tuple[str, str | None], ...]
 
@@ -57,15 +65,16 @@ def make_directives(
 
 # sbatch options that the planner has its own for, and how their values are read.
 _OWN: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "nodes": ("nodes", int),
+    "nodes": ("nodes", parse_positive),
     "time": ("time_s", parse_time),
-    "mem": ("mem_gib", parse_gib),
-    "cpus-per-task": ("cpus_per_task", int),
-    "gpus-per-node": ("gpus_per_node", int),
-    "partition": ("partition", str),
-    "account": ("account", str),
-    "qos": ("qos", str),
-    "job-name": ("job_name", str),
+    "mem": ("mem_gib", parse_memory),
+    "cpus-per-task": ("cpus_per_task", parse_positive),
+    "gpus": ("gpus", parse_count),
+    "gpus-per-node": ("gpus_per_node", parse_positive),
+    "partition": ("partition", parse_name),
+    "account": ("account", parse_name),
+    "qos": ("qos", parse_name),
+    "job-name": ("job_name", parse_name),
 }
 # Asking for one of these takes the place of the others.
 _EXCLUSIVE = ("mem", "mem-per-cpu", "mem-per-gpu")
@@ -76,12 +85,10 @@ def take_over(spec: Spec) -> Spec:
     kept = []
     for text in spec.add:
         option, equals, value = text.lstrip("-").partition("=")
-        field, read = _OWN.get(option, ("", str))
-        try:
-            if not field or not equals:
-                raise ValueError
+        if option in _OWN and equals:
+            field, read = _OWN[option]
             spec = replace(spec, **{field: read(value)})
-        except (ValueError, UsageError):
+        else:
             kept.append(text)
     return replace(spec, add=tuple(kept))
 
@@ -97,9 +104,7 @@ def _queue(spec: Spec, cluster: Cluster, shape: Shape) -> dict[str, str]:
     options: dict[str, str] = {}
     partition, qos = spec.partition, spec.qos
     if queue is not None and not queue.automatic:
-        # An empty `partition` in the profile means: this queue is a QOS alone.
-        own = queue.name if queue.partition is None else queue.partition
-        partition = own if partition in (None, queue.name) else partition
+        partition = queue.slurm_name if partition in (None, queue.name) else partition
         qos = qos or queue.qos
     if partition:
         options["partition"] = partition
@@ -143,7 +148,20 @@ def _amend(options: dict[str, str | None], spec: Spec) -> Directives:
             options = {key: old for key, old in options.items() if key not in _EXCLUSIVE}
         options[name] = value if equals else None
     for name in spec.drop:
-        options.pop(name.lstrip("-"), None)
+        bare = name.lstrip("-")
+        near = nearest(bare, options)
+        if (
+            bare not in options
+            and near is not None
+            and near[0] == bare[0]
+            and near not in ("mem", "tmp")
+        ):
+            raise UsageError(
+                f"there is no --{bare} to leave out",
+                why="the header has: " + ", ".join(options),
+                fix=f"--no-sbatch={near}",
+            )
+        options.pop(bare, None)
     for name, each in options.items():
         if each is not None and re.search(r"[\n\r\0]", each):
             raise UsageError(

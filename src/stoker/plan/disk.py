@@ -8,10 +8,9 @@ from pathlib import Path
 
 from stoker.cluster.profile import Cluster, Disk
 from stoker.errors import SpecError
-from stoker.plan.cost import GIB_PER_GB
 from stoker.plan.plan import Choice
 from stoker.plan.spec import Staging
-from stoker.plan.staging import staged_name
+from stoker.units import GIB_PER_GB
 
 # Counting a folder asks the shared file system about every file; past this many we do not.
 MAX_FILES_COUNTED = 100_000
@@ -68,7 +67,7 @@ def _check_data(staging: Staging) -> None:
     """Refuse data that could not be copied under a name of its own."""
     if staging.data is None:
         return
-    if staged_name(staging) in ("", ".", ".."):
+    if staging.staged_name in ("", ".", ".."):
         raise SpecError(
             f"`{staging.data}` has no name to be copied under",
             why="the copy on the node is called as the last part of the path",
@@ -139,9 +138,9 @@ def _count_bytes(path: Path) -> int | None:
         if not path.is_dir():
             return None
         total = count = 0
-        for folder, _, files in os.walk(path):
+        for folder, _, files in os.walk(path, followlinks=True):
             for name in files:
-                total += (Path(folder) / name).lstat().st_size
+                total += (Path(folder) / name).stat().st_size
             count += len(files)
             if count > MAX_FILES_COUNTED:
                 return None

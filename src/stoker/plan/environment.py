@@ -89,8 +89,10 @@ def _of_site(cluster: Cluster, framework: str, source: Source) -> tuple[Environm
             Notice(f"about the site's {software.name}", software.note, "--module, --venv or --container name another")
         ] if software.note else []  # fmt: skip
         return _from(software, reason or f"the site's {software.name}"), notices
-    if cluster.scheduler == "none" or (library is None and source.was_read):
-        return Environment("the shell's own python3", "nothing more is needed here"), []
+    if cluster.scheduler == "none":
+        return Environment("the shell's own python3", "the script runs on this machine"), []
+    if library is None and source.was_read and not source.library:
+        return Environment("the job's own python3", "no framework was seen in the script"), []
     wanted = library or "the framework"
     return Environment("the shell's own python3", f"no site-wide {wanted} is known here"), [
         Notice(

@@ -11,23 +11,41 @@ from stoker.plan.directives import Directives, Numbers, make_directives, take_ov
 from stoker.plan.disk import choose_disk
 from stoker.plan.environment import choose_environment
 from stoker.plan.launch import FORMS, choose_launch, choose_local_launch, launch_notices
-from stoker.plan.nearest import size
-from stoker.plan.plan import Choice, Launch, Notice, Plan, Shape
-from stoker.plan.shape import Sized
+from stoker.plan.notices import (
+    ACCOUNT_PLACEHOLDER,
+    job_notices,
+    precision_notices,
+    site_notices,
+    worker_notices,
+)
+from stoker.plan.offers import find_offers
+from stoker.plan.plan import Choice, Launch, Plan, Shape
+from stoker.plan.refusal import Refused
+from stoker.plan.shape import Sized, choose_shape
 from stoker.plan.source import Source, read_source
 from stoker.plan.spec import FRAMEWORKS, Spec
 from stoker.units import plural, render_mem, render_time
 
-ACCOUNT_PLACEHOLDER = "<account>"
-
 
 def make_plan(spec: Spec, cluster: Cluster, folder: Path | None = None) -> Plan:
-    """Return the plan for a spec on a cluster; the script is looked for in `folder`."""
+    """Return the plan for a spec on a cluster; the script is looked for in `folder`.
+
+    What cannot be had is refused with the nearest request that can: it has been planned.
+    """
     spec = take_over(spec)
-    _check_grace(spec)
     source = _read(spec, folder or Path.cwd())
+    try:
+        return _make(spec, cluster, source)
+    except Refused as refused:
+        offers = find_offers(spec, cluster, lambda changed: _make(changed, cluster, source).shape)
+        fix = " or ".join(offers) or f"stoker cluster show {cluster.name} has the limits"
+        raise SpecError(refused.what, why=refused.why, fix=fix) from None
+
+
+def _make(spec: Spec, cluster: Cluster, source: Source) -> Plan:
     framework = _framework(spec, source)
-    sized = size(spec, cluster)
+    sized = choose_shape(spec, cluster)
+    _check_grace(spec, sized.time_s)
     shape = sized.shape
     choose = choose_local_launch if cluster.scheduler == "none" else choose_launch
     launch = choose(framework, shape)
@@ -57,19 +75,19 @@ def make_plan(spec: Spec, cluster: Cluster, folder: Path | None = None) -> Plan:
             Choice("framework", framework, _framework_reason(spec, source)),
             *sized.choices,
             *_gpu_request(cluster, directives),
-            *_launch_choices(launch),
+            *_launch_choices(launch, is_local=cluster.scheduler == "none"),
             *number_choices,
             Choice("environment", environment.title, environment.reason, environment.source),
             thread_choice,
         ),
         notices=(
+            *site_notices(cluster, shape),
             *sized.notices,
             *launch_notices(framework, shape, source, spec.framework),
             *environment_notices,
-            *_script_notices(spec, source),
-            *_worker_notices(source, cpus // launch.processes_per_node),
-            *_precision_notices(shape.gpu, spec),
-            *_account_notices(cluster, numbers),
+            *worker_notices(source, cpus // launch.processes_per_node),
+            *precision_notices(shape.gpu, spec),
+            *job_notices(spec, cluster, source, numbers.account),
         ),
         makes_tf_config=launch.form == "tf-servers"
         or (launch.form == "tf-workers" and not source.resolves_slurm),
@@ -88,10 +106,15 @@ def _numbers(
     return numbers, [cpu_choice, mem_choice, *disk_choices, *account_choices]
 
 
-def _launch_choices(launch: Launch) -> list[Choice]:
+def _launch_choices(launch: Launch, *, is_local: bool) -> list[Choice]:
+    starter = "mpirun" if is_local else "srun"
     choices = [
-        Choice("launcher", FORMS[launch.form], launch.reason),
-        Choice("tasks per node", str(launch.tasks_per_node), "what srun starts on each node"),
+        Choice(
+            "launcher",
+            "mpirun" if is_local and launch.form == "task-per-gpu" else FORMS[launch.form],
+            launch.reason,
+        ),
+        Choice("tasks per node", str(launch.tasks_per_node), f"what {starter} starts on each node"),
     ]
     if launch.has_rendezvous:
         reason = (
@@ -104,8 +127,9 @@ def _launch_choices(launch: Launch) -> list[Choice]:
 def _read(spec: Spec, folder: Path) -> Source:
     if not spec.is_python:
         return Source(evidence="the command is not a Python script", was_read=True)
-    name = spec.script.replace(".", "/") + ".py" if spec.is_module else spec.script
-    return read_source(folder / name)
+    if spec.is_module:
+        return read_source(folder / (spec.script.replace(".", "/") + ".py"), root=folder)
+    return read_source(folder / spec.script)
 
 
 def _framework(spec: Spec, source: Source) -> str:
@@ -161,13 +185,13 @@ def _check_cpus(cluster: Cluster, gpu: Gpu | None, on_node: int, tasks: int) -> 
         )
 
 
-def _check_grace(spec: Spec) -> None:
+def _check_grace(spec: Spec, time_s: int) -> None:
     """Refuse a signal that would come before the training has started."""
     survival = spec.survival
     wanted = survival.requeue or spec.staging.results is not None
-    if wanted and spec.time_s is not None and survival.grace_s + 60 > spec.time_s:
+    if wanted and survival.grace_s + 60 > time_s:
         raise SpecError(
-            f"a signal {survival.grace_s} s before the end of a job of {spec.time_s} s",
+            f"a signal {survival.grace_s} s before the end of a job of {time_s} s",
             why="Slurm may send it 60 s early, and the training must have started by then",
             fix=f"--time {render_time(survival.grace_s + 600)}, or a shorter --grace",
         )
@@ -185,14 +209,15 @@ def _memory(spec: Spec, cluster: Cluster, shape: Shape) -> tuple[float | None, C
     if room is None and shape.partition is not None:
         room = shape.partition.mem_gib_per_node
     if spec.mem_gib is not None:
-        if cluster.slurm.mem == "never" and gpu is not None:
+        if gpu is not None and (gpu.slice_of or cluster.slurm.mem == "never"):
             share = gpu.mem_share_gib
             room = share * shape.gpus_per_node if share else room
         if room is not None and spec.mem_gib > room:
+            whose = f"{shape.gpus_per_node} x {gpu.name}" if gpu else "a node"
             raise SpecError(
                 f"{render_mem(spec.mem_gib)} of memory on one node",
-                why=f"a node of {cluster.title} has {room:g} GiB to give",
-                fix=f"--mem {render_mem(room)}, or more nodes",
+                why=f"{cluster.title} gives at most {room:g} GiB with {whose}",
+                fix=f"--mem {render_mem(float(int(room)) if room >= 1 else room)}",
             )
         return spec.mem_gib, Choice("memory", render_mem(spec.mem_gib), "as asked for")
     share = gpu.mem_share_gib if gpu else None
@@ -248,53 +273,4 @@ def _account(spec: Spec, cluster: Cluster) -> tuple[str | None, list[Choice]]:
     reason = f"{cluster.title} wants one" + (f", such as {example}" if example else "")
     return ACCOUNT_PLACEHOLDER, [
         Choice("account", ACCOUNT_PLACEHOLDER, reason + "; give --account", cluster.slurm.source)
-    ]
-
-
-def _account_notices(cluster: Cluster, numbers: Numbers) -> list[Notice]:
-    if numbers.account != ACCOUNT_PLACEHOLDER:
-        return []
-    example = cluster.slurm.account_example or "NAME"
-    return [
-        Notice(
-            "no account was given",
-            f"{cluster.title} refuses jobs without one; the script has a placeholder",
-            f'--account {example}, or account = "{example}" under [defaults] in stoker.toml',
-        )
-    ]
-
-
-def _script_notices(spec: Spec, source: Source) -> list[Notice]:
-    if source.was_read or not spec.is_python:
-        return []
-    return [
-        Notice(
-            f"`{spec.script}` was not read",
-            source.evidence,
-            "plan where the script lies, or name --framework yourself",
-        )
-    ]
-
-
-def _worker_notices(source: Source, cpus: int) -> list[Notice]:
-    if not source.workers or source.workers <= cpus:
-        return []
-    return [
-        Notice(
-            f"{source.workers} loader workers on {plural(cpus, 'core')}",
-            "that is what goes with each process here; more workers than cores take turns",
-            f"num_workers={max(1, cpus - 1)}",
-        )
-    ]
-
-
-def _precision_notices(gpu: Gpu | None, spec: Spec) -> list[Notice]:
-    if gpu is None or gpu.bf16 is not False or not any("bf16" in each for each in spec.command):
-        return []
-    return [
-        Notice(
-            f"bf16 on {gpu.title or gpu.name}",
-            "these GPUs have no bf16 tensor cores; it runs, slowly",
-            "use fp16 with a gradient scaler",
-        )
     ]

@@ -102,7 +102,7 @@ class Plan:
     cpus_per_task: int
     mem_gib: float | None
     disk_gb: int | None
-    time_s: int | None
+    time_s: int
     threads: int
     cost: Cost | None
     directives: tuple[tuple[str, str | None], ...]

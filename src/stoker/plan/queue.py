@@ -57,7 +57,7 @@ def named_queues(spec: Spec, cluster: Cluster) -> list[Partition]:
     found = [
         queue
         for queue in cluster.partition.values()
-        if spec.partition in (queue.name, queue.partition or queue.name)
+        if spec.partition in (queue.name, queue.slurm_name)
         and (spec.qos is None or queue.qos in (None, spec.qos))
     ]
     if found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Refused(Exception):
-    """What cannot be had, and why; `nearest` adds the fix."""
+    """What cannot be had, and why; `offers` finds the fix."""
 
     def __init__(self, what: str, why: str) -> None:
         super().__init__(what)

@@ -1,4 +1,4 @@
-"""Choose the GPU kind, the nodes and the queue, or refuse with the nearest request that fits."""
+"""Choose the GPU kind, the nodes and the queue."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def choose_shape(spec: Spec, cluster: Cluster) -> Sized:
     nodes, gpus_per_node = _choose_nodes(spec, cluster, gpu)
     queued = choose_queue(spec, cluster, Shape(nodes, gpus_per_node, gpu, None))
     shape = Shape(nodes, gpus_per_node, gpu, queued.partition)
-    notices = (*_kind_notices(cluster, shape), *queued.notices)
-    return Sized(shape, queued.time_s, tuple(_choices(spec, cluster, shape, queued)), notices)
+    choices = tuple(_choices(spec, cluster, shape, queued))
+    return Sized(shape, queued.time_s, choices, queued.notices)
 
 
 def _choices(spec: Spec, cluster: Cluster, shape: Shape, queued: Queued) -> Iterable[Choice]:
@@ -152,35 +152,6 @@ def _check_node(cluster: Cluster, gpu: Gpu, nodes: int, each: int) -> None:
             f"{nodes} nodes with {each} of {room} GPUs each",
             "jobs on several nodes take whole nodes: spread GPUs talk slowly and block others "
             "(--set slurm.full_nodes=false if the site allows it)",
-        )
-
-
-def _kind_notices(cluster: Cluster, shape: Shape) -> Iterable[Notice]:
-    gpu = shape.gpu
-    if cluster.is_retired:
-        since = f" since {cluster.retired}" if cluster.retired else ""
-        yield Notice(
-            f"{cluster.title} is retired{since}",
-            cluster.source,
-            f"stoker plan --cluster {cluster.successor} …" if cluster.successor else "ask the site",
-        )
-    if cluster.slurm.login:
-        yield Notice(
-            f"{cluster.title} does not take jobs from everywhere",
-            f"{cluster.slurm.login} ({cluster.slurm.source})",
-            "submit from there",
-        )
-    if gpu and (not gpu.available or gpu.access):
-        yield Notice(
-            f"`{gpu.name}` of {cluster.title} is not open to everybody",
-            gpu.access or gpu.note or "its profile says that it is not available",
-            "name another kind with --gpu",
-        )
-    if gpu and gpu.arch and gpu.arch != "x86_64":
-        yield Notice(
-            f"the {gpu.name} nodes of {cluster.title} are {gpu.arch}",
-            "environments and containers built on x86 machines do not run there",
-            "build them on a login node of the same kind",
         )
 
 

@@ -37,7 +37,8 @@ _CALLS = (
               "torch.distributed.fsdp.FullyShardedDataParallel")),
     ("ddp", ("torch.nn.parallel.DistributedDataParallel", "torch.distributed.init_process_group",
              "torch.nn.parallel.distributed.DistributedDataParallel",
-             "torch.distributed.run.main", "transformers.Trainer", "transformers.Seq2SeqTrainer")),
+             "transformers.Trainer", "transformers.Seq2SeqTrainer", "trl.SFTTrainer", "trl.DPOTrainer",
+             "trl.GRPOTrainer", "trl.RewardTrainer")),
     ("parameter-server", ("tensorflow.distribute.ParameterServerStrategy",
                           "tensorflow.distribute.experimental.ParameterServerStrategy")),
     ("multiworker", ("tensorflow.distribute.MultiWorkerMirroredStrategy",
@@ -94,9 +95,13 @@ class _Seen:
     loader: bool = False
 
 
-def read_source(path: Path) -> Source:
-    """Return what the script at `path` says; an unreadable one says nothing."""
+def read_source(path: Path, root: Path | None = None) -> Source:
+    """Return what the script at `path` says; an unreadable one says nothing.
+
+    Modules are looked for beside the script, or below `root` where it is one of a package.
+    """
     seen = _Seen()
+    roots = dict.fromkeys([path.parent, *([root] if root else [])])
     todo, done = [path], set[Path]()
     while todo and len(done) < MAX_FILES:
         file = todo.pop(0)
@@ -106,8 +111,11 @@ def read_source(path: Path) -> Source:
             if file == path:
                 return Source(evidence=f"`{path.name}` could not be read as Python from here")
             continue
-        names = _look(tree, file, seen)
-        todo.extend(each for each in _beside(path.parent, names) if each not in done | set(todo))
+        imports = _look(tree, file, seen)
+        near = [each for folder in roots for each in _beside(folder, imports.names)]
+        for up, name in imports.relative:
+            near += _beside(file.parents[min(up, len(file.parents)) - 1], {name})
+        todo.extend(dict.fromkeys(each for each in near if each not in done | set(todo)))
     return _conclude(seen)
 
 
@@ -129,36 +137,56 @@ def _beside(folder: Path, names: set[str]) -> Iterator[Path]:
                 yield candidate
 
 
-def _look(tree: ast.Module, file: Path, seen: _Seen) -> set[str]:
-    """Note the calls and imports of one file; return every module name that it imports."""
-    aliases: dict[str, str] = {}
-    names: set[str] = set()
+@dataclass
+class _Imports:
+    """What the names of one file stand for, and which modules it asks for."""
+
+    aliases: dict[str, str] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    relative: set[tuple[int, str]] = field(default_factory=set)
+
+
+def _look(tree: ast.Module, file: Path, seen: _Seen) -> _Imports:
+    """Note the calls of one file, and return its imports."""
+    imports = _Imports()
     for node in ast.walk(tree):
-        where = f"{file.name}:{getattr(node, 'lineno', 0)}"
-        if isinstance(node, ast.Import):
-            for each in node.names:
-                aliases[each.asname or each.name.split(".")[0]] = (
-                    each.name if each.asname else each.name.split(".")[0]
-                )
-                names.add(each.name)
-                seen.imports.setdefault(each.name.split(".")[0], where)
-        elif isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            for each in node.names:
-                aliases[each.asname or each.name] = f"{module}.{each.name}"
-                names.add(f"{module}.{each.name}".strip("."))
-            names.add(module)
-            if not node.level and module:
-                seen.imports.setdefault(module.split(".")[0], where)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            _note_import(node, f"{file.name}:{node.lineno}", imports, seen)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            dotted = _dotted(node.func, aliases)
+            dotted = _dotted(node.func, imports.aliases)
             if dotted:
                 seen.calls.setdefault(dotted, f"{file.name}:{node.lineno}")
                 if dotted.endswith("DataLoader"):
                     seen.loader = True
                     seen.workers.append(_workers(node))
-    return names - {""}
+        elif isinstance(node, ast.ClassDef):
+            for base in node.bases:
+                dotted = _dotted(base, imports.aliases)
+                if dotted and dotted.endswith("Trainer"):
+                    seen.calls.setdefault(dotted, f"{file.name}:{node.lineno}")
+    return imports
+
+
+def _note_import(
+    node: ast.Import | ast.ImportFrom, where: str, imports: _Imports, seen: _Seen
+) -> None:
+    if isinstance(node, ast.Import):
+        for each in node.names:
+            top = each.name.split(".")[0]
+            imports.aliases[each.asname or top] = each.name if each.asname else top
+            imports.names.add(each.name)
+            seen.imports.setdefault(top, where)
+        return
+    module = node.module or ""
+    asked = {module, *(f"{module}.{each.name}".strip(".") for each in node.names)} - {""}
+    for each in node.names:
+        imports.aliases[each.asname or each.name] = f"{module}.{each.name}"
+    if node.level:
+        imports.relative |= {(node.level, name) for name in asked}
+    else:
+        imports.names |= asked
+        seen.imports.setdefault(module.split(".")[0], where)
 
 
 def _dotted(node: ast.expr, aliases: dict[str, str]) -> str | None:
@@ -212,8 +240,9 @@ def _framework(seen: _Seen) -> tuple[str, str]:
         if framework in ("fsdp", "ddp") and _SPAWN in seen.calls:
             return "plain", f"{seen.calls[_SPAWN]} calls `{_SPAWN}`: it starts its own processes"
         for name in calls:
-            if name in seen.calls:
-                return framework, f"{seen.calls[name]} calls `{name}`"
+            for call in (name, f"{name}.from_argparse_args"):
+                if call in seen.calls:
+                    return framework, f"{seen.calls[call]} calls `{call}`"
     for framework, module in _IMPORTS:
         if module in seen.imports:
             return framework, f"{seen.imports[module]} imports `{module}`"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 FRAMEWORKS = (
@@ -31,6 +32,12 @@ class Staging:
     results: str | None = None
     results_option: str | None = None
     disk_gb: int | None = None
+
+    @property
+    def staged_name(self) -> str:
+        """What the data is called on the node: `/x/train.tar.gz`, unpacked → `train`."""
+        name = self.data.rstrip("/").rsplit("/", 1)[-1] if self.data else ""
+        return re.sub(r"\.(tar(\.\w+)?|tgz|tbz2?|txz)$", "", name) if self.unpack else name
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from stoker.plan.plan import Plan
 from stoker.plan.quote import quote
-from stoker.plan.spec import Staging
 
 # Slurm 22.05 and 23.02 give a step one CPU unless srun is told again.
 CPUS = '--cpus-per-task="$SLURM_CPUS_PER_TASK"'
@@ -63,12 +60,6 @@ def _absolute(path: str) -> str:
     return quote(path) if path.startswith("/") else f'"$PWD"/{quote(path)}'
 
 
-def staged_name(staged: Staging) -> str:
-    """Return what the data is called on the node: `/x/train.tar.gz`, unpacked → `train`."""
-    name = staged.data.rstrip("/").rsplit("/", 1)[-1] if staged.data else ""
-    return re.sub(r"\.(tar(\.\w+)?|tgz|tbz2?|txz)$", "", name) if staged.unpack else name
-
-
 def _each_node(plan: Plan, *, overlap: bool = False) -> str:
     """Return what runs a command once on every node; nothing on a job of one node."""
     if plan.shape.nodes == 1 or plan.cluster.scheduler == "none":
@@ -114,7 +105,7 @@ def render_stage(plan: Plan) -> str:
     if staged.data is not None:
         lines += [
             f"export STOKER_DATA_SOURCE={_absolute(staged.data)}",
-            f'export STOKER_DATA="$STOKER_LOCAL"/data/{quote(staged_name(staged))}',
+            f'export STOKER_DATA="$STOKER_LOCAL"/data/{quote(staged.staged_name)}',
             "# Once on every node; a half copy never has the final name, a second run copies nothing.",
             _STAGE.replace("{copy}", _UNPACK if staged.unpack else _COPY),
             f'{_each_node(plan)}bash -c "$stage_data" || exit 1',

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from stoker.cluster.profile import Cluster, Gpu, Partition
-from stoker.report.table import render_table
+from stoker.report.table import MAX_WIDTH, render_table, width
 
 FORMAT = 1
 UNKNOWN = "unknown"
@@ -16,7 +16,7 @@ UNKNOWN = "unknown"
 
 def render_clusters(clusters: Iterable[Cluster]) -> str:
     """Return one line a cluster: name, state, GPUs, operator."""
-    rows = [("name", "status", "operator", "GPUs per node")]
+    rows: list[tuple[str, ...]] = [("name", "status", "operator", "GPUs per node")]
     for cluster in clusters:
         kinds = [
             f"{each.per_node or '?'}×{each.name}"
@@ -27,6 +27,8 @@ def render_clusters(clusters: Iterable[Cluster]) -> str:
             kinds = ["as on this machine" if cluster.scheduler == "none" else "none"]
         operator = (cluster.operator or "").split(",")[0]
         rows.append((cluster.name, _status(cluster), operator, ", ".join(kinds)))
+    if width() < MAX_WIDTH:
+        rows = [(name, status, gpus) for name, status, _, gpus in rows]
     return render_table(rows)
 
 

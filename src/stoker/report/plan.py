@@ -49,7 +49,7 @@ def _cost(plan: Plan, marked: Callable[[str, str | None], str]) -> str:
         return "cost: " + (
             f"in {unit}; the formula is not known" if unit else "not known for this site"
         )
-    hours = render_hours(plan.time_s or 0)
+    hours = render_hours(plan.time_s)
     total = f"{cost.total:,.6g} {cost.unit} for {hours}, {cost.per_hour:,.6g} an hour"
     return f"cost: {total}\n      {marked(cost.formula, cost.source)}"
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stoker.check.findings import Hit, Subject, rule
-from stoker.cluster.profile import Cluster
+from stoker.cluster.profile import Cluster, Partition
 from stoker.errors import nearest
 from stoker.units import plural, render_hours, render_mem, render_time
+
+
+def _source(queue: Partition) -> str:
+    return queue.source or "the profile of the cluster says so"
 
 
 @rule("ST801", "error")
@@ -16,11 +20,7 @@ def unknown_partition(subject: Subject) -> Iterator[Hit]:
     cluster, name = subject.cluster, subject.script.value("partition")
     if cluster is None or name is None or not cluster.partition:
         return
-    known = {
-        queue.name if queue.partition is None else queue.partition
-        for queue in cluster.partition.values()
-        if not queue.automatic
-    } - {""}
+    known = {queue.slurm_name for queue in cluster.partition.values()} - {""}
     if not known:
         return
     wrong = [part for part in name.split(",") if part not in known]
@@ -47,7 +47,7 @@ def over_time(subject: Subject) -> Iterator[Hit]:
         yield Hit(
             directive.line,
             f"{render_hours(time_s)} is over the limit of {render_hours(most)}",
-            f"{subject.queues[0].source}; the job is refused or never starts",
+            f"{_source(subject.queues[0])}; the job is refused or never starts",
             f"--time={render_time(most)}, with checkpoints and a second job after it",
             (script.replace_value(directive, render_time(most)),),
         )
@@ -64,7 +64,7 @@ def over_nodes(subject: Subject) -> Iterator[Hit]:
         yield Hit(
             subject.script.line_of("nodes"),
             f"{nodes} nodes, and `{queues[0].name}` takes at most {most}",
-            queues[0].source,
+            _source(queues[0]),
             _other_queue(subject, nodes) or f"--nodes={most}",
         )
     elif all(queue.min_nodes is not None and nodes < queue.min_nodes for queue in queues):
@@ -72,7 +72,7 @@ def over_nodes(subject: Subject) -> Iterator[Hit]:
         yield Hit(
             subject.script.line_of("nodes"),
             f"{plural(nodes, 'node')}, and `{queues[0].name}` takes at least {least}",
-            queues[0].source,
+            _source(queues[0]),
             f"--nodes={least}",
         )
 
@@ -81,8 +81,14 @@ def _other_queue(subject: Subject, nodes: int) -> str | None:
     kinds = {gpu.name for gpu in subject.kinds}
     for queue in subject.cluster.partition.values() if subject.cluster else ():
         fits = queue.max_nodes is not None and nodes <= queue.max_nodes
-        if fits and kinds & set(queue.gpus) and not queue.test and not queue.automatic:
-            return f"--partition={queue.name}"
+        if (
+            fits
+            and kinds & set(queue.gpus)
+            and not queue.test
+            and not queue.access
+            and queue.request
+        ):
+            return queue.request
     return None
 
 
@@ -97,7 +103,7 @@ def gpus_of_partition(subject: Subject) -> Iterator[Hit]:
         yield Hit(
             gpu.line,
             f"partition `{queues[0].name}` has no GPUs",
-            queues[0].source,
+            _source(queues[0]),
             _gpu_queue(subject.cluster) or "use a GPU partition",
         )
         return
@@ -109,7 +115,7 @@ def gpus_of_partition(subject: Subject) -> Iterator[Hit]:
         yield Hit(
             gpu.line,
             f"{total} GPUs, and `{queues[0].name}` takes at most {most}",
-            queues[0].source,
+            _source(queues[0]),
             _roomier(subject, total) or f"ask for {most}",
             severity="warning" if any(queue.disputed for queue in queues) else None,
         )
@@ -118,27 +124,29 @@ def gpus_of_partition(subject: Subject) -> Iterator[Hit]:
         yield Hit(
             gpu.line,
             f"{plural(total, 'GPU')}, and `{queues[0].name}` takes at least {least}",
-            queues[0].source + "; the whole node is billed all the same",
+            _source(queues[0]) + "; the whole node is billed all the same",
             _roomier(subject, total) or f"ask for {least}",
             severity="warning" if queues[0].exclusive else "error",
         )
 
 
 def _gpu_queue(cluster: Cluster | None) -> str | None:
-    names = (
-        [queue.name for queue in cluster.partition.values() if queue.kind == "gpu"]
-        if cluster
-        else []
-    )
-    return f"--partition={names[0]}" if names else None
+    queues = cluster.partition.values() if cluster else ()
+    return next((queue.request for queue in queues if queue.kind == "gpu" and queue.request), None)
 
 
 def _roomier(subject: Subject, total: int) -> str | None:
     kinds = {gpu.name for gpu in subject.kinds}
     for queue in subject.cluster.partition.values() if subject.cluster else ():
         fits = (queue.min_gpus or 0) <= total <= (queue.max_gpus or total)
-        if fits and kinds & set(queue.gpus) and not queue.test and not queue.automatic:
-            return f"--partition={queue.name}"
+        if (
+            fits
+            and kinds & set(queue.gpus)
+            and not queue.test
+            and not queue.access
+            and queue.request
+        ):
+            return queue.request
     return None
 
 

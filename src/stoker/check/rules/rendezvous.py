@@ -19,10 +19,9 @@ def _shares_nodes(subject: Subject) -> bool:
     if script.has("exclusive") or script.gpus_per_node is None:
         return False
     if subject.cluster is not None:
-        queue = subject.cluster.partition.get(script.value("partition") or "")
-        if queue is not None and queue.exclusive:
+        kinds = [gpu.per_node for gpu in subject.kinds if gpu.per_node and not gpu.slice_of]
+        if any(queue.exclusive for queue in subject.queues):
             return False
-        kinds = [gpu.per_node for gpu in subject.cluster.gpu.values() if gpu.per_node]
         return bool(kinds) and script.gpus_per_node < min(kinds)
     # Nodes have 4 or 8 GPUs nearly everywhere: with fewer, the node is shared.
     return script.gpus_per_node < 4

@@ -149,13 +149,13 @@ def missing_option(subject: Subject) -> Iterator[Hit]:
         )
     if rules.partition == "required" and script.gpu and not script.has("partition", "qos"):
         queue = next(
-            (queue.name for queue in cluster.partition.values() if queue.kind == "gpu"), None
+            (each.request for each in cluster.partition.values() if each.kind == "gpu"), None
         )
         yield Hit(
             1,
             f"{title} wants --partition",
             rules.source,
-            f"#SBATCH --partition={queue}" if queue else "name one",
+            f"#SBATCH {queue}" if queue else "name one",
         )
     if rules.time == "required" and not script.has("time"):
         yield Hit(
@@ -228,7 +228,12 @@ def local_disk(subject: Subject) -> Iterator[Hit]:
             disk.source,
             f"nvme:{disk.max_gb:g}",
         )
-    if disk.gres and disk.env and asked is None and re.search(rf"\$\{{?{disk.env}\b", script.body):
+    if (
+        disk.gres
+        and disk.env
+        and asked is None
+        and re.search(rf"\$\{{?{re.escape(disk.env)}\b", script.body)
+    ):
         if script.has("tmp") or f"{disk.env}=" in script.body:
             return
         request = (
@@ -304,7 +309,7 @@ def test_queue(subject: Subject) -> Iterator[Hit]:
                 script.line_of("partition", "qos"),
                 f"`{queue.name}` takes jobs up to {render_hours(limit)} and starts them sooner",
                 queue.source,
-                f"--partition={queue.name}" if queue.partition is None else f"--qos={queue.qos}",
+                queue.request,
             )
 
 

@@ -116,9 +116,7 @@ def endless_requeue(subject: Subject) -> Iterator[Hit]:
 def nobody_waits(subject: Subject) -> Iterator[Hit]:
     """The last command runs in the background and nothing waits for it."""
     commands = subject.script.commands
-    if not commands or any(
-        each.name in ("wait", "srun_wait", "sleep", "tail") for each in commands
-    ):
+    if not commands or any(each.name in ("wait", "sleep", "tail") for each in commands):
         return
     last = commands[-1]
     runs = [

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from stoker.cluster.profile import Cluster, Gpu
-from stoker.errors import SpecError, StokerError
+from stoker.errors import StokerError
+from stoker.plan.plan import Shape
 from stoker.plan.refusal import Refused
-from stoker.plan.shape import Sized, choose_shape, find_gpu
+from stoker.plan.shape import find_gpu
 from stoker.plan.spec import Spec
 from stoker.units import render_time
 
@@ -16,27 +17,24 @@ from stoker.units import render_time
 MAX_TRIES = 400
 
 
-def size(spec: Spec, cluster: Cluster) -> Sized:
-    """Return the shape of a job, or refuse it with the nearest request that can be had."""
-    try:
-        return choose_shape(spec, cluster)
-    except Refused as refused:
-        fix = " or ".join(_offers(spec, cluster)) or f"stoker cluster show {cluster.name}"
-        raise SpecError(refused.what, why=refused.why, fix=fix) from None
+Attempt = Callable[[Spec], Shape]
 
 
-def _offers(spec: Spec, cluster: Cluster) -> list[str]:
-    """Return the changes to the command line that make it work, nearest first."""
+def find_offers(spec: Spec, cluster: Cluster, attempt: Attempt) -> list[str]:
+    """Return the changes to the command line that make it work, nearest first.
+
+    `attempt` plans a whole request, or raises.
+    """
     for partition in dict.fromkeys((spec.partition, None)):
         base = replace(spec, partition=partition)
         for time_s in _times(spec, cluster):
-            same = _try(replace(base, time_s=time_s), cluster)
+            same = _try(replace(base, time_s=time_s), attempt)
             if same is not None:
                 return [_change(spec, replace(base, time_s=time_s), same)]
         for time_s in _times(spec, cluster):
-            found = _nearest_sizes(replace(base, time_s=time_s), cluster)
+            found = _nearest_sizes(replace(base, time_s=time_s), cluster, attempt)
             if found:
-                return [_change(spec, each, sized) for each, sized in found]
+                return [_change(spec, each, shape) for each, shape in found]
     return []
 
 
@@ -48,11 +46,11 @@ def _times(spec: Spec, cluster: Cluster) -> list[int | None]:
     return [asked, *shorter]
 
 
-def _nearest_sizes(spec: Spec, cluster: Cluster) -> list[tuple[Spec, Sized]]:
+def _nearest_sizes(spec: Spec, cluster: Cluster, attempt: Attempt) -> list[tuple[Spec, Shape]]:
     """Return the nearest smaller and the nearest larger size that fit."""
     asked = _asked(spec, cluster)
-    below: tuple[Spec, Sized] | None = None
-    above: tuple[Spec, Sized] | None = None
+    below: tuple[Spec, Shape] | None = None
+    above: tuple[Spec, Shape] | None = None
     sizes = sorted(
         set(_sizes(spec, cluster)), key=lambda each: (abs(each[0] * each[1] - asked), each[0])
     )
@@ -63,15 +61,15 @@ def _nearest_sizes(spec: Spec, cluster: Cluster) -> list[tuple[Spec, Sized]]:
         changed = replace(
             spec, nodes=nodes, gpus_per_node=each or None, gpus=total if each else spec.gpus
         )
-        sized = _try(changed, cluster)
-        if sized is None:
+        shape = _try(changed, attempt)
+        if shape is None:
             continue
         if total <= asked:
-            below = (changed, sized)
+            below = (changed, shape)
             if total == asked:
                 return [below]
         else:
-            above = (changed, sized)
+            above = (changed, shape)
     return [each for each in (below, above) if each is not None]
 
 
@@ -103,20 +101,20 @@ def _kinds(spec: Spec, cluster: Cluster) -> list[Gpu]:
     return [find_gpu(cluster, spec.gpu)] if spec.gpu else list(cluster.gpu.values())
 
 
-def _try(spec: Spec, cluster: Cluster) -> Sized | None:
+def _try(spec: Spec, attempt: Attempt) -> Shape | None:
     try:
-        return choose_shape(spec, cluster)
+        return attempt(spec)
     except (Refused, StokerError):
         return None
 
 
-def _change(asked: Spec, changed: Spec, sized: Sized) -> str:
+def _change(asked: Spec, changed: Spec, shape: Shape) -> str:
     """Write what differs as options that win when they are added to the command line."""
     parts = []
-    queue = sized.shape.partition
+    queue = shape.partition
     if asked.partition != changed.partition and queue is not None:
         parts.append(f"--partition {queue.name}")
-    nodes, each = sized.shape.nodes, sized.shape.gpus_per_node
+    nodes, each = shape.nodes, shape.gpus_per_node
     if (asked.nodes, asked.gpus_per_node, asked.gpus) != (
         changed.nodes,
         changed.gpus_per_node,
@@ -124,7 +122,7 @@ def _change(asked: Spec, changed: Spec, sized: Sized) -> str:
     ):
         if asked.nodes is None and asked.gpus_per_node is None:
             parts.append(f"--gpus {nodes * each}")
-        elif sized.shape.gpu is None:
+        elif shape.gpu is None:
             parts.append(f"--nodes {nodes}")
         else:
             parts.append(f"--nodes {nodes} --gpus-per-node {each} --gpus {nodes * each}")
