@@ -312,3 +312,45 @@ def test_demo_runs_to_its_end(stoker: Stoker) -> None:
     assert done.returncode == 0
     assert "Traceback" not in done.stdout + done.stderr
     assert "next: stoker plan --cluster YOURS" in done.stdout
+
+
+def test_check_falls_back_to_the_projects_own_cluster(stoker: Stoker, tmp_path: Path) -> None:
+    (tmp_path / "stoker.toml").write_text(
+        '[defaults]\ncluster = "mine"\n[cluster.mine.gpu.a100]\nper_node = 2\n'
+        '[cluster.mine.partition.batch]\ngpus = ["a100"]\ntime = "12:00:00"\n'
+    )
+    text = "#!/bin/bash\n#SBATCH --partition=batch\n#SBATCH --gres=gpu:1\n#SBATCH --time=9-00\nsrun x\n"
+    done = stoker("check", "-", stdin=text)
+    assert done.returncode == 1
+    assert "216 h is over the limit of 12 h" in done.stdout
+    assert "why: the profile of the cluster says so" in done.stdout
+
+
+def test_the_next_command_of_check_keeps_its_options(stoker: Stoker, tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text(BAD)
+    done = stoker("check", "job.sh", "--cluster", "none")
+    assert "next: stoker check job.sh --cluster none --fix | patch job.sh\n" in done.stderr
+
+
+def test_the_next_command_of_plan_says_what_is_missing(stoker: Stoker) -> None:
+    done = stoker("plan", "--cluster", "lumi", "-o", "my job.sh", "train.py")
+    assert "next: replace <account> in it, then sbatch 'my job.sh'\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "fact", ['partition.gpu.time="banana"', 'slurm.account_pattern="("', "gpu.v100.per_node=-1"]
+)
+def test_a_fact_that_cannot_be_used_is_refused_at_once(stoker: Stoker, fact: str) -> None:
+    done = stoker("cluster", "show", "puhti", "--set", fact)
+    assert done.returncode == 1
+    assert "--set" in done.stderr
+
+
+def test_a_queue_that_is_a_qos_is_advised_as_one(stoker: Stoker) -> None:
+    text = (
+        "#!/bin/bash\n#SBATCH --account=m1234\n#SBATCH --constraint=gpu\n#SBATCH --qos=debug\n"
+        "#SBATCH --nodes=64\n#SBATCH --gpus-per-node=4\n#SBATCH --time=00:20:00\nsrun x\n"
+    )
+    done = stoker("check", "-", "--cluster", "perlmutter", stdin=text)
+    assert "fix: --qos=regular" in done.stdout
+    assert "--partition=" not in done.stdout

@@ -444,3 +444,60 @@ def test_a_container_gets_the_sites_bindings() -> None:
 
 def test_a_launcher_of_another_program_is_told_so() -> None:
     assert "--no_python" in render_script(plan("puhti", script="./run.sh", gpus=4))
+
+
+@pytest.mark.parametrize(
+    "text", ["--gpus-per-node=0", "--gpus-per-node=-1", "--cpus-per-task=0", "--mem=100K", "--nodes=0", "--nodes=2-4",
+             "--account=", "--time=UNLIMITED", "--time=0"],
+)  # fmt: skip
+def test_what_is_passed_through_is_read_as_strictly_as_our_own_options(text: str) -> None:
+    with pytest.raises(UsageError):
+        plan("puhti", add=(text,))
+
+
+def test_gpus_that_are_passed_through_are_planned() -> None:
+    assert directives(plan("puhti", add=("--gpus=4",)))["gres"] == "gpu:v100:4"
+
+
+def test_an_option_that_is_not_there_cannot_be_left_out_by_a_slip() -> None:
+    with pytest.raises(UsageError) as caught:
+        plan("puhti", drop=("tiem",))
+    assert caught.value.fix == "--no-sbatch=time"
+    plan("mahti", gpus=1, drop=("mem",))  # not there, and no slip: fine
+
+
+@pytest.mark.parametrize("asked", [{"time_s": None}, {"test": True, "time_s": 5 * HOUR}])
+def test_the_signal_is_checked_against_the_time_that_is_asked_for(asked: dict[str, Any]) -> None:
+    with pytest.raises(SpecError):
+        plan("mahti", gpus=1, survival=Survival(requeue=True, grace_s=3600), **asked)
+
+
+def test_offers_are_tried_with_the_framework_too() -> None:
+    with pytest.raises(SpecError) as caught:
+        plan("lumi", gpus=12, framework="mirrored")
+    assert caught.value.fix == "--gpus 8"
+
+
+def test_a_slice_has_its_own_memory() -> None:
+    with pytest.raises(SpecError) as caught:
+        plan("fir", gpu="h100_1g.10gb", mem_gib=900.0)
+    assert caught.value.fix == "--mem 35G"
+
+
+def test_data_behind_links_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "big").write_bytes(b"x" * 5_000_000)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path / "big")
+    staging = Staging(data=str(folder))
+    asked = directives(plan("puhti", gpus=1, staging=staging, framework="plain"))["gres"]
+    assert asked == "gpu:v100:1,nvme:1"
+    (tmp_path / "big").unlink()
+    with pytest.raises(SpecError):  # a link to nothing has no size
+        plan("puhti", gpus=1, staging=staging)
+
+
+def test_no_framework_is_not_taken_for_no_need(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import numpy\n")
+    made = make_plan(Spec(("train.py",), gpus=1), load_cluster("puhti"), tmp_path)
+    assert made.environment.reason == "no framework was seen in the script"

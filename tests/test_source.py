@@ -88,3 +88,30 @@ def test_imports_in_a_circle_end(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("import b\n")
     (tmp_path / "b.py").write_text("import a\nimport deepspeed\n")
     assert read_source(tmp_path / "a.py").framework == "deepspeed"
+
+
+def test_modules_of_a_package_are_found_from_its_root(tmp_path: Path) -> None:
+    for path, text in {
+        "pkg/__init__.py": "",
+        "pkg/train.py": "from pkg.engine import run\nrun()\n",
+        "pkg/engine.py": "from .sub import loop\n",
+        "pkg/sub/__init__.py": "",
+        "pkg/sub/loop.py": "from ..wrap import wrap\n",
+        "pkg/wrap.py": "from torch.nn.parallel import DistributedDataParallel as D\nD(m)\n",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    assert read_source(tmp_path / "pkg/train.py", root=tmp_path).framework == "ddp"
+
+
+@pytest.mark.parametrize(
+    ("text", "framework"),
+    [
+        ("import pytorch_lightning as pl\npl.Trainer.from_argparse_args(a)\n", "lightning"),
+        ("from trl import SFTTrainer\nSFTTrainer(m).train()\n", "ddp"),
+        ("from transformers import Trainer\nclass T(Trainer): pass\nT().train()\n", "ddp"),
+    ],
+)
+def test_trainers_are_known_in_their_disguises(tmp_path: Path, text: str, framework: str) -> None:
+    (tmp_path / "train.py").write_text(text)
+    assert read_source(tmp_path / "train.py").framework == framework
