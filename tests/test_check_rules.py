@@ -204,6 +204,10 @@ CASES = [
     Case("ST206", job("--cpus-per-task=4", "python train.py data.num_workers=16\n"), job("--cpus-per-task=4", "python train.py data.num_workers=4\n")),
     Case("ST812", job(FIR + "; --constraint=a --partition=x; --gpus-per-node=h100:1"), job(FIR + ";--gpus-per-node=h100:1"), "fir", fixed=True),
     Case("ST802", job(PUHTI + ";--job-name=run5-00 -t 5-00; --gres=gpu:v100:1").replace("#SBATCH --time=01:00:00\n", ""), job(PUHTI + ";--gres=gpu:v100:1"), "puhti", fixed=True),
+    Case("ST501", job(TWO, "export MASTER_PORT=29500\nsrun python t.py\n"), job(TWO + "; --exclusive", "export MASTER_PORT=29500\nsrun python t.py\n")),
+    Case("ST504", job(TWO, "srun torchrun --nnodes=2 --nproc_per_node=4 t.py\n"),
+         job(TWO, "srun torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$H:$P t.py\n")),
+    Case("ST704", job(body="srun --export=ALL,NCCL_SOCKET_IFNAME=hsn0,hsn1 python t.py\n"), job(body="srun --export=ALL,A=1,B=2,HOME python t.py\n")),
 ]  # fmt: skip
 IDS = [f"{case.code}-{index}" for index, case in enumerate(CASES)]
 

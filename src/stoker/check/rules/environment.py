@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from stoker.check.batch import Edit
 from stoker.check.findings import Hit, Subject, rule
@@ -107,6 +108,7 @@ def export_replaces(subject: Subject) -> Iterator[Hit]:
 
 def _export(subject: Subject, line: int, value: str) -> Iterator[Hit]:
     parts = [part.strip("\"'") for part in value.split(",")]
+    yield from _split_value(line, parts)
     upper = {part.upper() for part in parts}
     if upper & {"ALL", "NIL"} or "$" in value:
         return
@@ -130,6 +132,18 @@ def _export(subject: Subject, line: int, value: str) -> Iterator[Hit]:
         "without ALL the list replaces the environment: PATH, modules and HOME are gone",
         f"--export=ALL,{value[:40]}, or export lines in the script",
     )
+
+
+def _split_value(line: int, parts: list[str]) -> Iterator[Hit]:
+    """A value with commas in it: what follows the comma is taken for another variable."""
+    for before, part in pairwise(parts):
+        if "=" in before and re.fullmatch(r"[a-z][a-z0-9.]*|[0-9.]+", part):
+            yield Hit(
+                line,
+                f"`{part}` is taken for the name of a variable",
+                f"--export is split at commas, also inside the value of {before.partition('=')[0]}",
+                f"export {before},{part} as a line of the script",
+            )
 
 
 @rule("ST705", "advice")

@@ -6,56 +6,56 @@ import re
 from collections.abc import Iterator
 
 from stoker.check.batch import Edit
-from stoker.check.findings import Hit, Subject, rule
+from stoker.check.findings import Hit, Severity, Subject, rule
 
 _ADDRESS = ("MASTER_ADDR", "MASTER_IP", "HEAD_NODE_IP", "RDZV_HOST", "head_node_ip", "master_addr")
 _PORT = ("MASTER_PORT", "RDZV_PORT", "master_port")
 FIRST_NODE = 'scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1'
 
 
-def _shares_nodes(subject: Subject) -> bool:
-    """Whether another job can run on the same node: only then can a port be taken."""
+def _sharing(subject: Subject) -> Severity | None:
+    """Return how bad a fixed port is: another job on the same node can take it, if one can be there."""
     script = subject.script
-    if script.has("exclusive") or script.gpus_per_node is None:
-        return False
-    if subject.cluster is not None:
-        kinds = [gpu.per_node for gpu in subject.kinds if gpu.per_node and not gpu.slice_of]
-        if any(queue.exclusive for queue in subject.queues):
-            return False
-        return bool(kinds) and script.gpus_per_node < min(kinds)
+    alone = script.has("exclusive") or any(queue.exclusive for queue in subject.queues)
+    if alone or script.gpus_per_node is None:
+        return None
+    kinds = [gpu.per_node for gpu in subject.kinds if gpu.per_node and not gpu.slice_of]
     # Nodes have 4 or 8 GPUs nearly everywhere: with fewer, the node is shared.
-    return script.gpus_per_node < 4
+    return "warning" if script.gpus_per_node < min(kinds, default=4) else "advice"
 
 
 @rule("ST501", "warning")
 def fixed_port(subject: Subject) -> Iterator[Hit]:
-    """A fixed rendezvous port on a node that other jobs share."""
-    if not _shares_nodes(subject):
+    """A fixed rendezvous port on a node that other jobs may share."""
+    severity = _sharing(subject)
+    if severity is None:
         return
     for each in subject.script.assignments:
-        if each.name in _PORT and re.fullmatch(r"\d{4,5}", each.value):
-            yield _fixed(each.line, each.value)
+        if each.name in _PORT and re.fullmatch(r"[\"']?[0-9]{4,5}[\"']?", each.value):
+            yield _fixed(each.line, each.value, severity)
             return
     for launch in subject.launches:
-        endpoint = launch.options.get("rdzv_endpoint") or ""
-        port = launch.options.get("master_port") or launch.options.get("main_process_port") or ""
-        match = re.search(r":(\d{4,5})$", endpoint) or re.fullmatch(r"(\d{4,5})", port)
-        if match and "standalone" not in launch.options:
-            yield _fixed(launch.line, match[1])
-            return
-        told = {"standalone", "rdzv_endpoint", "master_port", "rdzv_backend"} & set(launch.options)
+        options = launch.options
+        endpoint = options.get("rdzv_endpoint") or ""
+        port = options.get("master_port") or options.get("main_process_port") or ""
+        match = re.search(r":([0-9]{4,5})$", endpoint) or re.fullmatch(r"([0-9]{4,5})", port)
+        told = {"standalone", "rdzv_endpoint", "master_port", "rdzv_backend"} & set(options)
         many = (launch.number("nproc_per_node") or 1) > 1
+        if match and "standalone" not in options:
+            yield _fixed(launch.line, match[1], severity)
+            return
         if launch.launcher == "torchrun" and many and not told and not subject.is_multi_node:
-            yield _fixed(launch.line, "29500, torchrun's own,")
+            yield _fixed(launch.line, "29500, torchrun's own,", severity)
             return
 
 
-def _fixed(line: int, port: str) -> Hit:
+def _fixed(line: int, port: str, severity: Severity) -> Hit:
     return Hit(
         line,
         f"port {port} is the same for every job",
         "two jobs on one node then meet each other, or one dies with `Address already in use`",
         "torchrun --standalone on one node; else MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))",
+        severity=severity,
     )
 
 
@@ -117,6 +117,7 @@ def loopback(subject: Subject) -> Iterator[Hit]:
     if not subject.is_multi_node:
         return
     yield from _own_master(subject)
+    yield from _no_meeting(subject)
     reaches = any(launch.starter for launch in subject.launches)
     local = re.compile(r"[\"']?(localhost|127\.\d+\.\d+\.\d+)[\"']?(:\d+)?$")
     for each in subject.script.assignments:
@@ -129,6 +130,21 @@ def loopback(subject: Subject) -> Iterator[Hit]:
             if local.match(value) and launch.starter and "standalone" not in launch.options:
                 yield _local(launch.line, value)
                 return
+
+
+_MEETING = {"rdzv_endpoint", "rdzv_backend", "rdzv_conf", "master_addr", "standalone"}
+
+
+def _no_meeting(subject: Subject) -> Iterator[Hit]:
+    if re.search(r"PET_|MASTER_ADDR", subject.script.body):
+        return
+    for launch in subject.launches:
+        several = (launch.number("nnodes") or 1) > 1 or "NNODES" in (
+            launch.options.get("nnodes") or ""
+        )
+        by_srun = launch.launcher == "torchrun" and launch.starter == "srun"
+        if by_srun and several and not _MEETING & set(launch.options):
+            yield _local(launch.line, "127.0.0.1, torchrun's default")
 
 
 def _own_master(subject: Subject) -> Iterator[Hit]:
