@@ -10,6 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# CI tries the same examples every time; a developer's machine tries others each time.
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "golden"
