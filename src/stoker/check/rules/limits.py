@@ -65,7 +65,7 @@ def over_nodes(subject: Subject) -> Iterator[Hit]:
             subject.script.line_of("nodes"),
             f"{nodes} nodes, and `{queues[0].name}` takes at most {most}",
             _source(queues[0]),
-            _other_queue(subject, nodes) or f"--nodes={most}",
+            _other_queue(subject) or f"--nodes={most}",
         )
     elif all(queue.min_nodes is not None and nodes < queue.min_nodes for queue in queues):
         least = min(queue.min_nodes or 0 for queue in queues)
@@ -77,10 +77,14 @@ def over_nodes(subject: Subject) -> Iterator[Hit]:
         )
 
 
-def _other_queue(subject: Subject, nodes: int) -> str | None:
+def _other_queue(subject: Subject) -> str | None:
+    """Return how to ask for an open queue that takes as many nodes and GPUs of this kind."""
+    nodes = subject.script.nodes or 1
+    total = (subject.script.gpus_per_node or 0) * nodes
     kinds = {gpu.name for gpu in subject.kinds}
     for queue in subject.cluster.partition.values() if subject.cluster else ():
-        fits = queue.max_nodes is not None and nodes <= queue.max_nodes
+        fits = (queue.min_gpus or 0) <= total <= (queue.max_gpus or total)
+        fits = fits and nodes <= (queue.max_nodes or nodes)
         if (
             fits
             and kinds & set(queue.gpus)
@@ -116,7 +120,7 @@ def gpus_of_partition(subject: Subject) -> Iterator[Hit]:
             gpu.line,
             f"{total} GPUs, and `{queues[0].name}` takes at most {most}",
             _source(queues[0]),
-            _roomier(subject, total) or f"ask for {most}",
+            _other_queue(subject) or f"ask for {most}",
             severity="warning" if any(queue.disputed for queue in queues) else None,
         )
     elif all(queue.min_gpus is not None and total < queue.min_gpus for queue in queues):
@@ -125,7 +129,7 @@ def gpus_of_partition(subject: Subject) -> Iterator[Hit]:
             gpu.line,
             f"{plural(total, 'GPU')}, and `{queues[0].name}` takes at least {least}",
             _source(queues[0]) + "; the whole node is billed all the same",
-            _roomier(subject, total) or f"ask for {least}",
+            _other_queue(subject) or f"ask for {least}",
             severity="warning" if queues[0].exclusive else "error",
         )
 
@@ -133,21 +137,6 @@ def gpus_of_partition(subject: Subject) -> Iterator[Hit]:
 def _gpu_queue(cluster: Cluster | None) -> str | None:
     queues = cluster.partition.values() if cluster else ()
     return next((queue.request for queue in queues if queue.kind == "gpu" and queue.request), None)
-
-
-def _roomier(subject: Subject, total: int) -> str | None:
-    kinds = {gpu.name for gpu in subject.kinds}
-    for queue in subject.cluster.partition.values() if subject.cluster else ():
-        fits = (queue.min_gpus or 0) <= total <= (queue.max_gpus or total)
-        if (
-            fits
-            and kinds & set(queue.gpus)
-            and not queue.test
-            and not queue.access
-            and queue.request
-        ):
-            return queue.request
-    return None
 
 
 @rule("ST805", "error")
