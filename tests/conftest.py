@@ -6,7 +6,7 @@ import difflib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,34 +78,6 @@ def odd_path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return folder
 
 
-RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture
-def run_script(tmp_path: Path) -> RunScript:
-    """Run a rendered script under bash with stand-ins for Slurm, modules and launchers."""
-
-    def run(
-        script: str | bytes, *, timeout_s: float = 60, **environ: str
-    ) -> subprocess.CompletedProcess[str]:
-        path = tmp_path / "job.sh"
-        path.write_bytes(
-            script if isinstance(script, bytes) else script.encode("utf-8", "surrogateescape")
-        )
-        return subprocess.run(
-            ["bash", str(path)],
-            cwd=tmp_path,
-            env=job_environ(tmp_path, **environ),
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            timeout=timeout_s,
-            check=False,
-        )
-
-    return run
-
-
 def job_environ(folder: Path, **environ: str) -> dict[str, str]:
     """The environment that Slurm gives a batch script, and the stand-ins first on the PATH."""
     local = folder / "local disk"
@@ -127,7 +99,3 @@ def words(log: Path) -> list[list[str]]:
     """Read what the stand-ins were called with: one list a call."""
     raw = log.read_bytes().decode("utf-8", "surrogateescape") if log.exists() else ""
     return [call.split("\0") for call in raw.split("\0\0END\n")[:-1]]
-
-
-def assert_quiet(result: Sequence[object]) -> None:
-    assert list(result) == []

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stoker.cluster.layers import Layer, file_layers, parse_overrides, read_layer
+from stoker.cluster.layers import file_layers, parse_overrides, read_layer
 from stoker.cluster.load import load_cluster, names
 from stoker.cluster.machine import machine_table
 from stoker.errors import ClusterError, UsageError
@@ -184,7 +183,3 @@ def test_this_machine_is_described_from_what_the_kernel_says(tmp_path: Path) -> 
 
 def test_a_machine_without_gpus_says_nothing(tmp_path: Path) -> None:
     assert machine_table(tmp_path, tmp_path) == {}
-
-
-def test_layers_are_plain_values() -> None:
-    assert dataclasses.is_dataclass(Layer)
