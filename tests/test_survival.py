@@ -89,6 +89,17 @@ def test_the_training_is_told_and_the_job_is_queued_again(tmp_path: Path) -> Non
     assert (tmp_path / "home results" / "checkpoint.pt").read_text() == "saved"
 
 
+def test_workers_of_a_launcher_are_told_though_they_have_a_session_of_their_own(
+    tmp_path: Path,
+) -> None:
+    job = Job(tmp_path, replace(spec(tmp_path, requeue=True), framework="ddp"))
+    job.wait_until_training()
+    job.process.send_signal(signal.SIGUSR1)
+    assert job.end() == 0
+    assert job.requeued == "scontrol requeue 4211\n"
+    assert (tmp_path / "home results" / "checkpoint.pt").read_text() == "saved"
+
+
 def test_one_task_of_an_array_requeues_itself_alone(tmp_path: Path) -> None:
     environ = {"SLURM_ARRAY_JOB_ID": "4200", "SLURM_ARRAY_TASK_ID": "3"}
     job = Job(tmp_path, spec(tmp_path, requeue=True, results=False), **environ)
