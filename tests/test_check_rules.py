@@ -208,6 +208,7 @@ CASES = [
     Case("ST504", job(TWO, "srun torchrun --nnodes=2 --nproc_per_node=4 t.py\n"),
          job(TWO, "srun torchrun --nnodes=2 --nproc_per_node=4 --rdzv_backend=c10d --rdzv_endpoint=$H:$P t.py\n")),
     Case("ST704", job(body="srun --export=ALL,NCCL_SOCKET_IFNAME=hsn0,hsn1 python t.py\n"), job(body="srun --export=ALL,A=1,B=2,HOME python t.py\n")),
+    Case("ST813", job("--account=m1; --qos=regular; --constraint=cpu; --gpus-per-node=4"), job("--account=m1; --qos=regular; --constraint=gpu&hbm80g; --gpus-per-node=4"), "perlmutter"),
 ]  # fmt: skip
 IDS = [f"{case.code}-{index}" for index, case in enumerate(CASES)]
 

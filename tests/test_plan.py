@@ -501,3 +501,9 @@ def test_no_framework_is_not_taken_for_no_need(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import numpy\n")
     made = make_plan(Spec(("train.py",), gpus=1), load_cluster("puhti"), tmp_path)
     assert made.environment.reason == "no framework was seen in the script"
+
+
+def test_this_machine_has_no_job_id_to_meet_by() -> None:
+    names = [each.name for each in plan("local", gpus=0, framework="accelerate").choices]
+    assert "launcher" in names
+    assert not {"rendezvous", "tasks per node"} & set(names)

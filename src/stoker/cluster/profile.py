@@ -185,6 +185,7 @@ class Tools:
     base: tuple[str, ...] = ()
     conda: tuple[str, ...] = ()
     container: str | None = None
+    wrapper_until: str | None = None
     source: str = ""
 
 

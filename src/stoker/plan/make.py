@@ -107,14 +107,12 @@ def _numbers(
 
 
 def _launch_choices(launch: Launch, *, is_local: bool) -> list[Choice]:
-    starter = "mpirun" if is_local else "srun"
+    if is_local:
+        by_mpi = launch.form == "task-per-gpu"
+        return [Choice("launcher", "mpirun" if by_mpi else FORMS[launch.form], launch.reason)]
     choices = [
-        Choice(
-            "launcher",
-            "mpirun" if is_local and launch.form == "task-per-gpu" else FORMS[launch.form],
-            launch.reason,
-        ),
-        Choice("tasks per node", str(launch.tasks_per_node), f"what {starter} starts on each node"),
+        Choice("launcher", FORMS[launch.form], launch.reason),
+        Choice("tasks per node", str(launch.tasks_per_node), "what srun starts on each node"),
     ]
     if launch.has_rendezvous:
         reason = (

@@ -78,9 +78,8 @@ def _candidates(spec: Spec, cluster: Cluster, shape: Shape) -> list[Partition]:
         for queue in cluster.partition.values()
         if queue.kind == kind and (shape.gpu is None or shape.gpu.name in queue.gpus)
     ]
-    fitting = (
-        [queue for queue in fitting if queue.qos == spec.qos] or fitting if spec.qos else fitting
-    )
+    if spec.qos is not None:
+        fitting = [queue for queue in fitting if queue.qos == spec.qos] or fitting
     wanted = [queue for queue in fitting if queue.test == spec.test] or fitting
     return sorted(wanted, key=lambda queue: queue.access is not None)
 

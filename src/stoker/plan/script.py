@@ -19,7 +19,8 @@ WAIT_S = 600
 def render_script(plan: Plan) -> str:
     """Return the whole script.
 
-    A value that came from the user appears only through `quote`.
+    A value that came from the user appears only through `quote`; only lines of --setup, which
+    are shell already, go in as they are.
     """
     blocks = [
         _header(plan),

@@ -161,19 +161,14 @@ def missing_option(subject: Subject) -> Iterator[Hit]:
         yield Hit(
             1, f"{title} wants --time", rules.source, "#SBATCH --time=01:00:00", severity="error"
         )
-    constraint = rules.constraint
-    if (
-        constraint
-        and script.gpu is not None
-        and constraint not in (script.value("constraint") or constraint + "$")
-    ):
-        return
-    if constraint and script.gpu is not None and not script.has("constraint"):
+    given = script.value("constraint") if script.has("constraint") else ""
+    needed = rules.constraint
+    if needed and script.gpu and given is not None and needed not in re.split(r"[&|,*]", given):
         yield Hit(
-            1,
-            f"{title} wants --constraint={constraint}",
+            script.line_of("constraint"),
+            f"{title} wants --constraint={needed}",
             rules.source,
-            f"#SBATCH --constraint={constraint}",
+            f"#SBATCH --constraint={needed}",
             severity="error",
         )
 
@@ -268,22 +263,20 @@ def forbidden_mpirun(subject: Subject) -> Iterator[Hit]:
 def old_wrapper(subject: Subject) -> Iterator[Hit]:
     """A container wrapper that newer modules no longer have."""
     cluster, script = subject.cluster, subject.script
-    if cluster is None or "apptainer" not in (cluster.tools.container or "") or cluster.name not in (
-        "puhti", "mahti", "roihu"
-    ):  # fmt: skip
+    if cluster is None or cluster.tools.wrapper_until is None:
         return
+    gone = tuple(int(part) for part in cluster.tools.wrapper_until.split("."))
     loaded = re.search(r"module load pytorch(?:/(\d+)\.(\d+))?\s*$", script.body, re.MULTILINE)
     if not loaded:
         return
-    old = loaded[1] is not None and (int(loaded[1]), int(loaded[2])) < (2, 3)
+    old = loaded[1] is not None and (int(loaded[1]), int(loaded[2])) < gone
     for number, line in enumerate(script.lines, 1):
         match = re.search(r"\b(singularity_wrapper|apptainer_wrapper) exec ", line)
         if match and not old and not line.lstrip().startswith("#"):
             yield Hit(
                 number,
-                f"`{match[1]} exec` is gone from pytorch/2.3 and newer",
-                "these modules put the programs themselves on the PATH (CSC user guide, "
-                "docs/apps/pytorch.md, 2024-06-13)",
+                f"`{match[1]} exec` is gone from pytorch/{cluster.tools.wrapper_until} and newer",
+                f"these modules put the programs themselves on the PATH ({cluster.tools.source})",
                 "remove it: the program's own name is enough",
                 (Edit(number, (line.replace(match[0], "", 1),)),),
             )
