@@ -507,3 +507,11 @@ def test_this_machine_has_no_job_id_to_meet_by() -> None:
     names = [each.name for each in plan("local", gpus=0, framework="accelerate").choices]
     assert "launcher" in names
     assert not {"rendezvous", "tasks per node"} & set(names)
+
+
+def test_a_bare_environment_is_noticed_where_the_framework_needs_more() -> None:
+    assert any("alone" in each.what for each in plan("fir", gpus=1, framework="lightning").notices)
+    assert not any("alone" in each.what for each in plan("fir", gpus=1, framework="ddp").notices)
+    assert not any(
+        "alone" in each.what for each in plan("puhti", gpus=1, framework="lightning").notices
+    )

@@ -23,6 +23,9 @@ _LIBRARY_OF = {
     "jax": "jax",
 }
 
+# Packages of their own, which a bare installation of the library does not bring.
+_BESIDE_LIBRARY = ("lightning", "accelerate", "deepspeed", "horovod")
+
 
 def choose_environment(
     setup: Setup, cluster: Cluster, framework: str, source: Source
@@ -88,6 +91,14 @@ def _of_site(cluster: Cluster, framework: str, source: Source) -> tuple[Environm
         notices = [
             Notice(f"about the site's {software.name}", software.note, "--module, --venv or --container name another")
         ] if software.note else []  # fmt: skip
+        if software.node_setup and framework in _BESIDE_LIBRARY:
+            notices.append(
+                Notice(
+                    f"the job's environment is built with {software.name} alone",
+                    f"the script needs {framework} too, and what else it imports",
+                    "--venv DIR with an environment of your own that has them",
+                )
+            )
         return _from(software, reason or f"the site's {software.name}"), notices
     if cluster.scheduler == "none":
         return Environment("the shell's own python3", "the script runs on this machine"), []
