@@ -1,0 +1,1 @@
+"""Who runs it? The local engine."""

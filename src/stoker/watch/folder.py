@@ -1,0 +1,187 @@
+"""The run folder: one execution and the name of every file in it. Nobody else joins these paths."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from stoker.errors import FileError, UsageError, nearest
+from stoker.watch.series import known_number
+
+FORMAT = 1
+RUNS = Path(".stoker/runs")
+
+
+class RunFolder:
+    """One folder; everything in it is appended to, or written elsewhere and renamed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def name(self) -> str:
+        """The run's id."""
+        return self.path.name
+
+    @property
+    def run_json(self) -> Path:
+        """What was run, where, when, and how it ended."""
+        return self.path / "run.json"
+
+    def samples(self, host: str) -> Path:
+        """Readings of one machine."""
+        return self.path / "samples" / f"{_safe(host)}.jsonl"
+
+    def machine(self, host: str) -> Path:
+        """What one machine has."""
+        return self.path / "samples" / f"{_safe(host)}.json"
+
+    def steps(self, label: str) -> Path:
+        """Steps of one rank over time."""
+        return self.path / "steps" / f"{_safe(label)}.jsonl"
+
+    def facts(self, label: str) -> Path:
+        """What is known of one rank, its slowest lines among it."""
+        return self.path / "steps" / f"{_safe(label)}.json"
+
+    def claim(self, host: str) -> bool:
+        """Say whether we are the first to take readings of a machine in this run."""
+        try:
+            (self.path / "samples" / f"{_safe(host)}.claim").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def all_samples(self) -> list[Path]:
+        """Return the sample files, one a machine."""
+        return sorted((self.path / "samples").glob("*.jsonl"))
+
+    def all_facts(self) -> list[Path]:
+        """Return the fact files, one a rank."""
+        return sorted((self.path / "steps").glob("*.json"), key=_by_number)
+
+    def write(self, path: Path, value: Mapping[str, Any]) -> None:
+        """Write one JSON file, whole or not at all."""
+        temporary = path.with_name(path.name + ".new")
+        temporary.write_text(json.dumps({"format": FORMAT, **value}, indent=1) + "\n")
+        temporary.replace(path)
+
+    def read(self, path: Path) -> dict[str, Any]:
+        """Return one JSON file; empty if it is not there or cannot be read."""
+        try:
+            value = json.loads(path.read_text())
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    def make(self) -> None:
+        """Create the folder. Raises OSError where that cannot be done."""
+        (self.path / "samples").mkdir(parents=True, exist_ok=True)
+        (self.path / "steps").mkdir(exist_ok=True)
+
+
+def new_run(script: str, wanted: Path | None, now: float | None = None) -> RunFolder:
+    """Make the folder of a new run: `wanted`, or one named after the time and the script.
+
+    Raises FileError where a wanted folder already holds a run, OSError where none can be made.
+    """
+    if wanted is not None:
+        folder = RunFolder(wanted.absolute())
+        if folder.run_json.exists():
+            raise FileError(
+                f"`{wanted}` already holds a run",
+                why="a run is never overwritten",
+                fix=f"-o {shlex.quote(f'{wanted}-2')}, or remove it",
+            )
+        folder.make()
+        return folder
+    base = _make_base()
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    for name in _names(f"{stamp}-{_script_name(script)}"):
+        folder = RunFolder(base / name)
+        try:
+            folder.path.mkdir()
+        except FileExistsError:
+            continue
+        folder.make()
+        return folder
+    raise AssertionError("names never end")
+
+
+def join_run(launch: str, script: str, wanted: Path | None) -> RunFolder:
+    """Return the folder that all tasks of one launch write to, made by whoever comes first."""
+    name = f"{_safe(launch)}-{_script_name(script)}"
+    folder = RunFolder((wanted or _make_base() / name).absolute())
+    folder.make()
+    return folder
+
+
+def find_run(text: str | None) -> RunFolder:
+    """Return the run of that folder or id, or the newest one."""
+    if text and _is_folder(text):
+        return RunFolder(Path(text).absolute())
+    runs = sorted((each.parent for each in RUNS.glob("*/run.json")), key=_age)
+    if text is None:
+        if runs:
+            return RunFolder(runs[-1].absolute())
+        raise UsageError(
+            "there is no run here", why=f"`{RUNS}` has none", fix="stoker run train.py, or name one"
+        )
+    ids = {each.name: each for each in runs}
+    if text in ids:
+        return RunFolder(ids[text].absolute())
+    match = nearest(text, ids)
+    raise UsageError(
+        f"there is no run `{text}`",
+        why=f"it is neither a folder nor one of the {len(ids)} runs in `{RUNS}`",
+        fix=f"did you mean {match}?" if match else f"ls {RUNS}",
+    )
+
+
+def _make_base() -> Path:
+    base = RUNS.absolute()
+    base.mkdir(parents=True, exist_ok=True)
+    ignore = base.parent / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n")
+    return base
+
+
+def _script_name(script: str) -> str:
+    return _safe(Path(script).name.removesuffix(".py"))
+
+
+def _is_folder(text: str) -> bool:
+    try:
+        return Path(text).is_dir()
+    except (OSError, ValueError):  # too long, or no name at all
+        return False
+
+
+def _age(path: Path) -> tuple[float, int, str]:
+    """Return what sorts runs by when they began; a launcher's are not named after the time."""
+    folder = RunFolder(path)
+    start = known_number(folder.read(folder.run_json).get("start"))
+    return (start or 0.0, len(path.name), path.name)
+
+
+def _names(stem: str) -> Iterator[str]:
+    yield stem
+    number = 2
+    while True:
+        yield f"{stem}-{number}"
+        number += 1
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "_", text)[:80].lstrip(".-") or "run"
+
+
+def _by_number(path: Path) -> tuple[int, str]:
+    digits = re.match(r"\d+", path.name)
+    return (int(digits.group()) if digits else 0, path.name)

@@ -1,0 +1,127 @@
+"""Exact line counts, by line_profiler, for `stoker run --lines`.
+
+line_profiler counts the lines of functions that it is given. To have it count a whole program
+unchanged, module code too, the code of each of the user's files is registered before it runs.
+As a program, this file runs a script or a module as Python would.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .process import Watched
+
+MAX_TOLD = 300
+
+
+class Exact:
+    """The lines of this process, counted."""
+
+    def __init__(self, profiler: Any) -> None:
+        self._profiler = profiler
+        self._pid = os.getpid()
+
+    def registered(self, code: types.CodeType) -> types.CodeType:
+        """Return the code, and all code within it, in the form that is counted."""
+        inner = tuple(
+            self.registered(each) if isinstance(each, types.CodeType) else each
+            for each in code.co_consts
+        )
+        cells = tuple(types.CellType() for _ in code.co_freevars)
+        function = types.FunctionType(code.replace(co_consts=inner), {}, None, None, cells)
+        self._profiler.add_function(function)
+        return function.__code__
+
+    def told(self) -> list[list[object]]:
+        """Return the heaviest lines: file, function, line, hits, seconds."""
+        stats = self._profiler.get_stats()
+        rows: list[list[object]] = []
+        for (file, _, function), lines in stats.timings.items():
+            for line, hits, ticks in lines:
+                rows.append([os.path.abspath(file), function, line, hits, ticks * stats.unit])
+        rows.sort(key=lambda row: row[4], reverse=True)  # type: ignore[arg-type,return-value]
+        return [[*row[:4], round(float(row[4]), 6)] for row in rows[:MAX_TOLD]]  # type: ignore[arg-type]
+
+    def start(self) -> None:
+        """Count from here on."""
+        self._profiler.enable_by_count()
+
+    def stop(self) -> None:
+        """Count no more; a forked child leaves its parent's counter alone."""
+        if self._pid == os.getpid():
+            self._profiler.disable_by_count()
+
+
+def start_exact(watched: Watched) -> Exact | None:
+    """Return the counter of this process, with the user's modules registered as they come."""
+    try:
+        from line_profiler import LineProfiler  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        watched.notes.append(
+            "lines were not counted: line_profiler is not in this environment "
+            "(pip install line_profiler)"
+        )
+        return None
+    exact = Exact(LineProfiler())
+    _register_imports(exact)
+    exact.start()
+    return exact
+
+
+def _register_imports(exact: Exact) -> None:
+    from importlib.machinery import SourceFileLoader
+
+    from .lines import is_users
+
+    get_code = SourceFileLoader.get_code
+
+    def get_registered(self: Any, name: str) -> Any:
+        code = get_code(self, name)
+        return exact.registered(code) if code is not None and is_users(code.co_filename) else code
+
+    SourceFileLoader.get_code = get_registered  # type: ignore[method-assign,assignment]
+
+
+def main() -> None:
+    """Run the script, or the module after -m, that the command line names, and count its lines."""
+    current = sys.modules["_stoker_inside.process"].current
+
+    words = sys.argv[1:]
+    space = sys.modules["__main__"].__dict__
+    if words[0] == "-m":
+        import runpy
+
+        sys.path[0] = os.getcwd()
+        # The function with which `python -m` itself finds a module's code.
+        name, spec, code = runpy._get_module_details(words[1])  # type: ignore[attr-defined]
+        sys.argv[:] = [spec.origin, *words[2:]]
+        space.update(__spec__=spec, __package__=spec.parent, __file__=spec.origin)
+    else:
+        import tokenize
+
+        path = os.path.abspath(words[0])
+        if os.path.isdir(path):
+            sys.path[0] = path
+            path = os.path.join(path, "__main__.py")
+        else:
+            sys.path[0] = os.path.dirname(path)
+        sys.argv[:] = words
+        with tokenize.open(path) as file:
+            code = compile(file.read(), path, "exec", dont_inherit=True)
+        space.update(__file__=path, __spec__=None, __package__=None)
+    watched = current()
+    if watched is not None and watched.exact is not None:
+        code = watched.exact.registered(code)
+    for name in [name for name in space if not name.startswith("__")]:
+        del space[name]
+    exec(code, space)
+
+
+if __name__ == "__main__":
+    main()

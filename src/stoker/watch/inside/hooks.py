@@ -1,0 +1,85 @@
+"""Which modules are waited for, and how a function of theirs is wrapped."""
+
+from __future__ import annotations
+
+from _thread import get_ident
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .process import Watched
+    from .timeline import Timeline
+
+
+def wait_for_frameworks(watched: Watched) -> None:
+    """Register what happens when the user's program imports a framework."""
+    when = watched.waiting.when_imported
+    when("torch", lambda module: _torch(watched, module))
+    when("tensorflow", lambda module: _tensorflow(watched, module))
+    when("keras.src.trainers.trainer", lambda module: _keras(watched, module))
+
+
+def _torch(watched: Watched, torch: Any) -> None:
+    from .pytorch import watch_torch
+
+    watch_torch(watched, torch)
+
+
+def _tensorflow(watched: Watched, tensorflow: Any) -> None:
+    from .tensorflow import watch_tensorflow
+
+    watch_tensorflow(watched, tensorflow)
+
+
+def _keras(watched: Watched, trainer: Any) -> None:
+    from .keras import watch_keras
+
+    watch_keras(watched, trainer)
+
+
+def never() -> bool:
+    """Stand in for `torch.compiler.is_compiling` where there is no compiler."""
+    return False
+
+
+def drop_frame(error: BaseException) -> None:
+    """Take our own frame out of the traceback: it reads as without us (Python 3.11 and newer)."""
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
+
+
+def dressed(wrapper: Callable[..., Any], original: Any) -> Callable[..., Any]:
+    """Give a wrapper the names and the documentation of what it wraps."""
+    for name in ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__"):
+        try:
+            setattr(wrapper, name, getattr(original, name))
+        except (AttributeError, TypeError):
+            continue
+    wrapper.__wrapped__ = original  # type: ignore[attr-defined]
+    return wrapper
+
+
+def spanning(
+    timeline: Timeline,
+    original: Callable[..., Any],
+    begins: Callable[[], object],
+    ends: Callable[[], object],
+    is_compiling: Callable[[], bool] = never,
+) -> Callable[..., Any]:
+    """Return `original` with a phase around it, when it is called where a phase may begin."""
+
+    def span(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling() or get_ident() != timeline.owner or not timeline.is_open():
+            return original(*args, **kwargs)
+        begins()
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            drop_frame(error)
+            raise
+        finally:
+            ends()
+
+    return dressed(span, original)

@@ -1,0 +1,208 @@
+"""Which model a loop trains: the outermost modules that hold an optimizer's parameters.
+
+They are found once, after the first optimizer steps, and the call of their class is wrapped;
+wrapping every module's call would cost more than all the rest.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from _thread import get_ident
+
+from .hooks import dressed, drop_frame, spanning
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .process import Watched
+
+# Optimizers that are looked at; each costs one pass over all objects, once.
+MAX_OPTIMIZERS = 16
+# Steps without a call of the model that was found, after which its children are tried.
+PATIENCE_STEPS = 3
+MAX_DEPTH = 2
+# How often DDP is asked what it measured of its own communication: asking takes 80 µs.
+ASK_S = 0.02
+
+
+class Models:
+    """The outermost models of this process."""
+
+    def __init__(self, watched: Watched, torch: Any, is_compiling: Callable[[], bool]) -> None:
+        self.watched = watched
+        self.timeline = watched.timeline
+        self.torch = torch
+        self.is_compiling = is_compiling
+        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._looks = 0
+        self._is_patient = True
+        self._roots: list[Any] = []
+        self._classes: set[type] = set()
+        self._ddp: Any = None
+        self._asked_at = 0.0
+        self._depth = 0
+
+    def look(self, optimizer: Any) -> None:
+        """Find the outermost modules that hold parameters of an optimizer, when it first steps."""
+        try:
+            if optimizer not in self._seen:
+                self._meet(optimizer)
+            elif self._is_patient and self.timeline.steps >= PATIENCE_STEPS * (self._depth + 1):
+                self._descend()
+        except Exception as error:
+            self._is_patient = False
+            self._looks = MAX_OPTIMIZERS
+            self.watched.give_up_on("the model", error)
+
+    def _meet(self, optimizer: Any) -> None:
+        self._seen.add(optimizer)
+        self._looks += 1
+        if self._looks > MAX_OPTIMIZERS:
+            return
+        held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+        roots = self._find_roots(held)
+        for root in roots:
+            self._watch(root)
+        # Weak references: a model that the user gives up must be freed.
+        self._roots += [weakref.ref(root) for root in roots]
+        if roots and "model" not in self.watched.facts:
+            self._note(roots, optimizer)
+
+    def _descend(self) -> None:
+        if self.timeline.has_seen_forward:
+            self._is_patient = False
+            return
+        self._depth += 1
+        self._is_patient = self._depth < MAX_DEPTH
+        children = [
+            child for ref in self._roots if (root := ref()) is not None for child in root.children()
+        ]
+        self._roots = [weakref.ref(child) for child in children]
+        for child in children:
+            self._watch(child)
+
+    def _find_roots(self, held: set[int]) -> list[Any]:
+        module = self.torch.nn.Module
+        # `type` and not isinstance: proxies of other libraries must not be woken up.
+        modules = [each for each in gc.get_objects() if issubclass(type(each), module)]
+        children = {
+            id(child)
+            for each in modules
+            for child in (each.__dict__.get("_modules") or {}).values()
+            if child is not None
+        }
+        return [
+            each
+            for each in modules
+            if id(each) not in children and any(id(p) in held for p in each.parameters())
+        ]
+
+    def _watch(self, root: Any) -> None:
+        distributed = getattr(self.torch.nn.parallel, "DistributedDataParallel", None)
+        if distributed is not None and isinstance(root, distributed) and self._ddp is None:
+            self._watch_ddp(root)
+        parameter = next(iter(root.parameters()), None)
+        if self.timeline.marks is not None and getattr(parameter, "is_cuda", False):
+            self.timeline.marks.is_on = True
+        self._watch_calls(type(root))
+
+    def _watch_calls(self, kind: Any) -> None:
+        if kind in self._classes:
+            return
+        self._classes.add(kind)
+        timeline = self.timeline
+        kind.__call__ = spanning(
+            timeline,
+            kind.__call__,
+            timeline.forward_begins,
+            timeline.forward_ends,
+            self.is_compiling,
+        )
+
+    def _note(self, roots: list[Any], optimizer: Any) -> None:
+        root = max(roots, key=lambda each: sum(p.numel() for p in each.parameters()))
+        first = next(iter(root.parameters()))
+        self.watched.facts["model"] = {
+            "name": type(_unwrapped(root)).__name__,
+            "parameters": sum(p.numel() for p in root.parameters()),
+            "dtype": str(first.dtype).removeprefix("torch."),
+            "device": str(first.device),
+            "optimizer": type(optimizer).__name__,
+        }
+        if first.is_cuda:
+            device = self.torch.cuda.get_device_properties(first.device)
+            uuid = getattr(device, "uuid", None)
+            self.watched.facts["device"] = {"name": device.name, "uuid": f"GPU-{uuid}"}
+
+    # -- DDP -------------------------------------------------------------------------
+
+    def _watch_ddp(self, root: Any) -> None:
+        self._ddp = weakref.ref(root)
+        if not next(iter(root.parameters())).is_cuda:
+            # On a GPU, DDP waits for its own events when it samples; its default is left alone.
+            root._set_ddp_runtime_logging_sample_rate(1)
+        self.timeline.on_step = self._ask_ddp
+
+    def _ask_ddp(self) -> None:
+        timeline = self.timeline
+        if timeline.last - self._asked_at < ASK_S or timeline.steps < 12:
+            return
+        self._asked_at = timeline.last
+        try:
+            ddp = self._ddp()
+            data = {} if ddp is None else ddp._get_ddp_logging_data()
+        except Exception as error:
+            timeline.on_step = None
+            self.watched.give_up_on("DDP's own measurements", error)
+            return
+        comm = data.get("backward_comm_time")
+        overlap = data.get("backward_compute_comm_overlap_time")
+        if comm is not None and overlap is not None:
+            timeline.block.add("steady.ddp_comm", comm / 1e9)
+            timeline.block.add("steady.ddp_overlapped", overlap / 1e9)
+
+    # -- frameworks with a step of their own -----------------------------------------
+
+    def watch_lightning(self, module: Any) -> None:
+        """Lightning calls `training_step`, which need not call the module itself."""
+        timeline = self.timeline
+        for name in ("training_step", "validation_step", "test_step"):
+            original = getattr(module.Strategy, name, None)
+            if original is not None:
+                setattr(
+                    module.Strategy,
+                    name,
+                    spanning(timeline, original, timeline.forward_begins, timeline.forward_ends),
+                )
+
+    def watch_deepspeed(self, module: Any) -> None:
+        """DeepSpeed's engine steps once for several calls of the optimizer inside it."""
+        timeline = self.timeline
+        engine = module.DeepSpeedEngine
+        # Its optimizer holds flat copies of the parameters, by which no model is found.
+        self._watch_calls(engine)
+        original = engine.step
+
+        def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if get_ident() != timeline.owner or not self.is_gradient_accumulation_boundary():
+                return original(self, *args, **kwargs)
+            timeline.optimizer_begins(id(self))
+            try:
+                return original(self, *args, **kwargs)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            finally:
+                timeline.optimizer_ends(id(self))
+
+        engine.step = dressed(step, original)
+
+
+def _unwrapped(model: Any) -> Any:
+    """Return the user's own model inside DDP, DeepSpeed or torch.compile."""
+    for name in ("_orig_mod", "module", "_orig_mod"):
+        model = model._modules.get(name) or model
+    return model

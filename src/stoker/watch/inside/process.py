@@ -1,0 +1,273 @@
+"""One watched process: its timeline, its lines, and the thread that tells the scribe."""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import _thread
+import atexit
+import os
+import sys
+import time
+
+from . import hooks
+from .imports import Waiting
+from .lines import Lines
+from .post import Post
+from .timeline import NAMES, Block, Timeline
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# Stacks are looked at this often; less often when a look costs more than its share.
+LOOK_S = 0.02
+LOOK_BUDGET = 0.003
+TELL_S = 1.0
+# Snapshots of lines and facts are larger than rows and change slowly.
+TELL_FACTS_S = 2.0
+PATIENCE_S = 0.5
+
+RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+
+
+_current: list[Watched] = []
+
+
+def current() -> Watched | None:
+    """Return what watches this process, if anything does."""
+    return _current[0] if _current else None
+
+
+class Watched:
+    """This process, as the scribe gets to know it."""
+
+    def __init__(self) -> None:
+        self.post = Post(os.environ["STOKER_SCRIBE"])
+        self.waiting = Waiting(self.give_up_on)
+        self.timeline = Timeline(_thread.get_ident())
+        self.lines = Lines()
+        self.exact: Any = None
+        self.facts: dict[str, Any] = {}
+        self.notes: list[str] = []
+        self.rank, self.world = rank_of_process(), world_of_process()
+        self.opens = 0
+        self.is_child = False
+        self.cost_s = 0.0
+        self._wall = time.time() - time.perf_counter()
+        self._opens_told = 0
+        self._facts_told_at = 0.0
+        self._stop = _thread.allocate_lock()
+        self._ended = _thread.allocate_lock()
+        self._is_ticking = False
+        self._pid = os.getpid()
+        self._forks = 0
+
+    def start(self) -> None:
+        """Put everything in place; the user's program comes next."""
+        _current.append(self)
+        sys.meta_path.insert(0, self.waiting)
+        hooks.wait_for_frameworks(self)
+        sys.addaudithook(self._audit)
+        os.register_at_fork(
+            before=self._pause, after_in_parent=self._resume, after_in_child=self._be_child
+        )
+        atexit.register(self.flush)
+        self.waiting.when_imported(
+            "multiprocessing.util",
+            lambda module: module.register_after_fork(self, Watched._flush_at_end),
+        )
+        if os.environ.get("STOKER_LINES") == "exact":
+            from .exact import start_exact
+
+            self.exact = start_exact(self)
+        self._resume()
+
+    def give_up_on(self, what: str, error: Exception) -> None:
+        """Remember that a part of the watching is switched off."""
+        note = f"{what} is not watched: {type(error).__name__}: {error}"
+        if note not in self.notes and len(self.notes) < 20:
+            self.notes.append(note)
+
+    # -- the thread ------------------------------------------------------------------
+    # `_thread` and not `threading`: a program that joins all its threads must not wait for ours.
+
+    def _resume(self) -> None:
+        self._forks = max(0, self._forks - 1)
+        if self._forks or self._is_ticking:
+            return
+        self._stop.acquire(False)
+        self._ended.acquire(False)
+        self._is_ticking = True
+        # Signals are for the user's threads: one that these keep off must not come in by ours.
+        mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+        try:
+            _thread.start_new_thread(self._tick, ())
+        except RuntimeError as error:  # no more threads: the timeline still works
+            self._is_ticking = False
+            self._ended.release()
+            self.give_up_on("the line view", error)
+        finally:
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+
+    def _pause(self) -> None:
+        # A CUDA event that is freed in a forked child would abort it.
+        if self.timeline.marks is not None:
+            self.timeline.marks.forget()
+        # A fork while our thread holds a lock would leave the child with a lock held for ever.
+        # Several threads may fork at once: one stops ours, all wait for it to end.
+        self._forks += 1
+        if self._is_ticking and self._pid == os.getpid():
+            if self._stop.locked():
+                self._stop.release()
+            if self._ended.acquire(timeout=PATIENCE_S):
+                self._ended.release()
+
+    def _tick(self) -> None:
+        me = _thread.get_ident()
+        interval = LOOK_S
+        last = tell_at = time.perf_counter()
+        while not self._stop.acquire(timeout=interval):
+            now = time.perf_counter()
+            busy = time.thread_time()
+            try:
+                self._look(me, now - last)
+                if now - tell_at >= TELL_S:
+                    tell_at = now
+                    self._tell(now)
+            except Exception as error:
+                self.give_up_on("the line view", error)
+            last = now
+            cost = time.thread_time() - busy
+            self.cost_s += cost
+            interval = min(0.5, max(LOOK_S, 0.9 * interval, cost / LOOK_BUDGET / 4))
+        self._is_ticking = False
+        self._ended.release()
+
+    def _look(self, me: int, seconds: float) -> None:
+        timeline = self.timeline
+        for ident, frame in sys._current_frames().items():
+            if ident != me:
+                phase = timeline.current if ident == timeline.owner else len(NAMES)
+                self.lines.add(frame, seconds, phase)
+
+    # -- what is told ----------------------------------------------------------------
+
+    def _tell(self, now: float) -> None:
+        ready = self.timeline.ready
+        while ready:
+            block = ready[0]
+            if not self.post.send(self._rows(block)):
+                break
+            ready.pop(0)
+        if len(ready) > 100:
+            del ready[:-50]
+            self.post.lost += 1
+        if now - self._facts_told_at >= TELL_FACTS_S and self.post.send(self._snapshot()):
+            self._facts_told_at = now
+
+    def _rows(self, block: Block) -> dict[str, object]:
+        return {
+            "k": "steps",
+            "rank": self.rank,
+            "t": [self._wall + block.start, self._wall + block.end],
+            "sums": block.sums,
+        }
+
+    def _snapshot(self) -> dict[str, object]:
+        timeline = self.timeline
+        return {
+            "k": "facts",
+            "ppid": os.getppid(),
+            "child": self.is_child or _is_spawned(),
+            "argv": [word[:200] for word in sys.argv[:20]] if hasattr(sys, "argv") else [],
+            "python": sys.version.split()[0],
+            "executable": sys.executable,
+            "rank": self.rank,
+            "world": self.world,
+            "steps": timeline.steps,
+            "epochs": timeline.epochs,
+            "facts": self.facts,
+            "notes": self.notes,
+            "opens": self.opens,
+            "cost_s": round(self.cost_s, 4),
+            "lost": self.post.lost,
+            "lines": self.lines.told((*NAMES, "other", "forward"), self._device_lines()),
+            **({} if self.exact is None else {"exact": self.exact.told()}),
+        }
+
+    def _device_lines(self) -> Any:
+        marks = self.timeline.marks
+        return {} if marks is None or marks.lines is None else marks.lines.told()
+
+    def flush(self) -> None:
+        """Tell everything that is left; the process ends, or is about to."""
+        if self._pid != os.getpid():
+            return  # forked where Python did not see it: the books are the parent's
+        try:
+            self._pause()
+            self.timeline.flush()
+            if self.exact is not None:
+                self.exact.stop()
+            for block in self.timeline.ready:
+                self.post.send(self._rows(block), PATIENCE_S)
+            self.timeline.ready.clear()
+            self.post.send(self._snapshot(), PATIENCE_S)
+            self.post.send({"k": "bye"}, PATIENCE_S)
+        except Exception as error:
+            self.give_up_on("the end of the process", error)
+
+    # -- children and files ----------------------------------------------------------
+
+    def _be_child(self) -> None:
+        """A forked child, such as a loader's worker, starts with empty books."""
+        try:
+            self.is_child = True
+            self._pid = os.getpid()
+            self._forks = 0
+            self._is_ticking = False
+            self.lines = Lines()
+            self.opens = 0
+            self.cost_s = 0.0
+            self.notes = []
+            self.timeline.reset(_thread.get_ident())
+            # A forked child must not touch the device that its parent uses.
+            if self.timeline.marks is not None:
+                self.timeline.marks.end()
+                self.timeline.marks = None
+            self._stop = _thread.allocate_lock()
+            self._ended = _thread.allocate_lock()
+            self._facts_told_at = 0.0
+            self._resume()
+        except Exception as error:
+            self.give_up_on("a forked child", error)
+
+    def _flush_at_end(self) -> None:
+        # Children of multiprocessing end with os._exit, which runs no atexit functions.
+        sys.modules["multiprocessing.util"].Finalize(None, self.flush, exitpriority=0)
+
+    def _audit(self, event: str, args: tuple[object, ...]) -> None:
+        if event == "open":
+            self.opens += 1
+
+
+def _is_spawned() -> bool:
+    processes = sys.modules.get("multiprocessing.process")
+    return processes is not None and processes.parent_process() is not None
+
+
+def rank_of_process() -> int:
+    """Return the rank that the launcher gave this process; 0 where there is none."""
+    return _number(RANK_VARIABLES, 0)
+
+
+def world_of_process() -> int:
+    """Return how many ranks there are, as far as the launcher says."""
+    return _number(("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"), 1)
+
+
+def _number(names: tuple[str, ...], default: int) -> int:
+    for name in names:
+        text = os.environ.get(name, "")
+        if text.isdecimal():
+            return int(text)
+    return default

@@ -1,0 +1,403 @@
+"""PyTorch: where its loops load, compute and step.
+
+Few points are wrapped, each once: the loader's `__next__`, the call of the outermost model,
+`torch.autograd.backward`, the optimizer's step. Nothing is registered on the user's objects,
+so that they are saved, copied and scripted as without us; compiled code is left as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+from _thread import get_ident
+
+from .hooks import dressed, drop_frame, never, spanning
+from .models import Models
+from .timeline import COMM, FORWARD, H2D, OPEN, OPTIMIZER, OTHER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .process import Watched
+
+COLLECTIVES = (
+    "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "gather",
+    "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single",
+    "barrier", "send", "recv", "monitored_barrier",
+)  # fmt: skip
+MAX_LOADERS = 8
+BACKWARD_MAY_BEGIN = OPEN | {FORWARD}
+
+
+def watch_torch(watched: Watched, torch: Any) -> None:
+    """Put the hooks in place; called when `import torch` is done."""
+    PyTorch(watched, torch).install()
+
+
+class PyTorch:
+    """The hooks of one process."""
+
+    def __init__(self, watched: Watched, torch: Any) -> None:
+        self.watched = watched
+        self.torch = torch
+        self.timeline = watched.timeline
+        self.is_compiling: Callable[[], bool] = getattr(
+            getattr(torch, "compiler", None), "is_compiling", never
+        )
+        self.models = Models(watched, torch, self.is_compiling)
+        self._batch_types: set[type] = set()
+
+    def install(self) -> None:
+        """Wrap what is there, and what will be imported later."""
+        torch, when = self.torch, self.watched.waiting.when_imported
+        self.watched.facts["torch"] = str(torch.__version__)
+        when("torch.utils.data.dataloader", self._watch_loader)
+        when("torch.autograd", self._watch_backward)
+        when("torch.optim.optimizer", self._watch_optimizer)
+        when("torch.amp.grad_scaler", self._watch_scaler)
+        when("torch.distributed.distributed_c10d", self._watch_collectives)
+        when("deepspeed.runtime.engine", self.models.watch_deepspeed)
+        for name in ("lightning.pytorch", "pytorch_lightning"):
+            when(f"{name}.strategies.strategy", self.models.watch_lightning)
+        if torch.version.cuda or torch.version.hip:
+            self._watch_cuda()
+
+    # -- loading ---------------------------------------------------------------------
+
+    def _watch_loader(self, module: Any) -> None:
+        timeline = self.timeline
+        iterator = module._BaseDataLoaderIter
+        following = iterator.__next__
+        begin = module.DataLoader.__iter__
+
+        def __next__(self: Any) -> Any:
+            if get_ident() != timeline.owner:
+                return hooks.load_beside(following, self)
+            if not timeline.is_open():
+                return following(self)
+            timeline.data_begins()
+            try:
+                batch = following(self)
+            except BaseException as error:
+                timeline.data_ends(id(self), got=False)
+                drop_frame(error)
+                raise
+            timeline.data_ends(id(self), got=True)
+            if type(batch) not in hooks._batch_types:
+                hooks.meet_batch(batch)
+            return batch
+
+        def __iter__(self: Any) -> Any:
+            is_mine = get_ident() == timeline.owner and timeline.is_open()
+            if is_mine:
+                timeline.loader_begins()
+            try:
+                it = begin(self)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            if is_mine:
+                timeline.loader_ends(id(it))
+            hooks.meet_loader(self)
+            return it
+
+        hooks = self
+        iterator.__next__ = dressed(__next__, following)
+        module.DataLoader.__iter__ = dressed(__iter__, begin)
+
+    def load_beside(self, following: Callable[[Any], Any], iterator: Any) -> Any:
+        """Load in a thread that does not run the model: time beside the step."""
+        began = self.timeline.clock()
+        try:
+            return following(iterator)
+        finally:
+            self.timeline.beside["data"] += self.timeline.clock() - began
+
+    def meet_loader(self, loader: Any) -> None:
+        """Note how the loader is set up."""
+        try:
+            loaders = self.watched.facts.setdefault("loaders", {})
+            facts = _loader_facts(loader)
+            # Many loops make a new, equal loader for each epoch.
+            key = "-".join(str(value) for value in facts.values())
+            if key in loaders:
+                loaders[key]["epochs"] += 1
+            elif len(loaders) < MAX_LOADERS:
+                loaders[key] = {**facts, "epochs": 1}
+        except Exception as error:
+            self.watched.give_up_on("the loader's settings", error)
+
+    def meet_batch(self, batch: Any) -> None:
+        """Watch the `to` of batch types that have their own, such as those of HF and PyG."""
+        self._batch_types.add(type(batch))
+        try:
+            parts = batch.values() if isinstance(batch, dict) else batch
+            parts = list(parts)[:8] if isinstance(batch, (dict, list, tuple)) else []
+            for each in (batch, *parts):
+                self._watch_move(type(each))
+        except Exception as error:
+            self.watched.give_up_on("the batch's type", error)
+
+    def _watch_move(self, kind: type) -> None:
+        if issubclass(kind, self.torch.Tensor):
+            return
+        for name in ("to", "cuda"):
+            home = next((each for each in kind.__mro__ if name in vars(each)), None)
+            original = vars(home).get(name) if home else None
+            if (
+                home is None
+                or not hasattr(original, "__code__")
+                or hasattr(original, "__wrapped__")
+            ):
+                continue
+            setattr(home, name, self._moving(original))
+
+    def _moving(self, original: Any) -> Callable[..., Any]:
+        timeline = self.timeline
+        before = [OTHER]
+
+        def begins() -> None:
+            before[0] = timeline.switch(H2D)
+
+        return spanning(
+            timeline, original, begins, lambda: timeline.switch(before[0]), self.is_compiling
+        )
+
+    # -- computing -------------------------------------------------------------------
+
+    def _watch_backward(self, module: Any) -> None:
+        for name in ("backward", "grad"):
+            setattr(
+                module,
+                name,
+                self._backward(getattr(module, name)),
+            )
+
+    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        timeline, is_compiling = self.timeline, self.is_compiling
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if (
+                is_compiling()
+                or get_ident() != timeline.owner
+                or timeline.current not in BACKWARD_MAY_BEGIN
+            ):
+                return original(*args, **kwargs)
+            timeline.backward_begins()
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            finally:
+                timeline.backward_ends()
+
+        return dressed(backward, original)
+
+    def _watch_optimizer(self, module: Any) -> None:
+        timeline, is_compiling, models = self.timeline, self.is_compiling, self.models
+
+        def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if is_compiling():
+                return
+            if get_ident() != timeline.owner and timeline.steps == 0 and not timeline.has_stepped:
+                # Training in a thread of its own, as Ray does it: that thread is the one to watch.
+                timeline.reset(get_ident())
+            if get_ident() == timeline.owner:
+                timeline.optimizer_begins(id(optimizer))
+
+        def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if not is_compiling() and get_ident() == timeline.owner:
+                timeline.optimizer_ends(id(optimizer))
+                models.look(optimizer)
+
+        module.register_optimizer_step_pre_hook(before)
+        module.register_optimizer_step_post_hook(after)
+        previous = [OTHER]
+
+        def begins() -> None:
+            previous[0] = timeline.switch(OPTIMIZER)
+
+        module.Optimizer.zero_grad = spanning(
+            timeline,
+            module.Optimizer.zero_grad,
+            begins,
+            lambda: timeline.switch(previous[0]),
+            is_compiling,
+        )
+
+    def _watch_scaler(self, module: Any) -> None:
+        timeline = self.timeline
+        original = module.GradScaler.step
+
+        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if get_ident() != timeline.owner:
+                return original(self, optimizer, *args, **kwargs)
+            # A step that the scaler skips, for infinite gradients, is a step of the loop.
+            timeline.optimizer_begins(id(optimizer))
+            try:
+                return original(self, optimizer, *args, **kwargs)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            finally:
+                timeline.optimizer_ends(id(optimizer))
+
+        module.GradScaler.step = dressed(step, original)
+
+    # -- communicating ---------------------------------------------------------------
+
+    def _watch_collectives(self, module: Any) -> None:
+        for name in COLLECTIVES:
+            original = getattr(module, name, None)
+            if original is None:
+                continue
+            wrapper = self._communicating(original)
+            setattr(module, name, wrapper)
+            package = sys.modules.get("torch.distributed")
+            if getattr(package, name, None) is original:
+                setattr(package, name, wrapper)
+        self.watched.waiting.when_imported("torch.distributed", self._reexport)
+        self._watch_start(module)
+        work = module.Work
+        work.wait = self._communicating(work.wait)
+
+    def _watch_start(self, module: Any) -> None:
+        watched = self.watched
+        original = module.init_process_group
+
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            watched.rank, watched.world = module.get_rank(), module.get_world_size()
+            return result
+
+        module.init_process_group = dressed(init_process_group, original)
+
+    def _reexport(self, package: Any) -> None:
+        home = sys.modules["torch.distributed.distributed_c10d"]
+        for name in (*COLLECTIVES, "init_process_group"):
+            if hasattr(package, name):
+                setattr(package, name, getattr(home, name))
+
+    def _communicating(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        timeline, is_compiling = self.timeline, self.is_compiling
+
+        def collective(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or timeline.current == COMM:
+                return original(*args, **kwargs)
+            if get_ident() != timeline.owner:
+                began = timeline.clock()
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    timeline.beside["comm"] += timeline.clock() - began
+            before = timeline.switch(COMM)
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            finally:
+                timeline.switch(before)
+
+        return dressed(collective, original)
+
+    # -- the device ------------------------------------------------------------------
+
+    def _watch_cuda(self) -> None:
+        from .device_lines import DeviceLines
+        from .marks import Marks
+
+        torch, timeline = self.torch, self.timeline
+        device = Cuda(torch)
+        timeline.marks = Marks(timeline, device, self.watched.give_up_on)
+        timeline.marks.lines = DeviceLines(timeline, torch, device)
+        for name in ("to", "cuda", "copy_"):
+            setattr(torch.Tensor, name, self._copying(getattr(torch.Tensor, name), name))
+        graph = torch.cuda.CUDAGraph
+        graph.replay = self._replaying(graph.replay)
+
+    def _copying(self, original: Any, name: str) -> Callable[..., Any]:
+        timeline, is_compiling, dtype = self.timeline, self.is_compiling, self.torch.dtype
+        is_into = name == "copy_"
+
+        def copying(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if (
+                is_compiling()
+                or not timeline.is_open()
+                or (args and type(args[0]) is dtype)
+                or self.is_cuda is not is_into
+                or get_ident() != timeline.owner
+            ):
+                return original(self, *args, **kwargs)
+            if is_into and getattr(args[0] if args else None, "is_cuda", True):
+                return original(self, *args, **kwargs)
+            before = timeline.switch(H2D)
+            try:
+                result = original(self, *args, **kwargs)
+            except BaseException as error:
+                timeline.switch(before)
+                drop_frame(error)
+                raise
+            timeline.switch(before)
+            if result.is_cuda and timeline.marks is not None:
+                timeline.marks.is_on = True
+            return result
+
+        return dressed(copying, original)
+
+    def _replaying(self, original: Any) -> Callable[..., Any]:
+        timeline = self.timeline
+
+        def replay(self: Any) -> Any:
+            if get_ident() != timeline.owner or not timeline.is_open():
+                return original(self)
+            timeline.graph_begins(id(self))
+            try:
+                return original(self)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            finally:
+                timeline.graph_ends(id(self))
+
+        return dressed(replay, original)
+
+
+class Cuda:
+    """The current stream of torch.cuda, CUDA's or ROCm's."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._streams: dict[object, Any] = {}
+        self.is_capturing = torch.cuda.is_current_stream_capturing
+
+    def make_event(self) -> Any:
+        """Return an event with timing."""
+        return self._torch.cuda.Event(enable_timing=True)
+
+    def record(self, event: Any) -> None:
+        """Put the event on the stream that is current."""
+        # `current_stream` makes a new object each time, which takes longer than all the rest.
+        native = self._torch._C
+        key = native._cuda_getCurrentStream(native._cuda_getDevice())
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._streams[key] = self._torch.cuda.current_stream()
+        event.record(stream)
+
+
+def _loader_facts(loader: Any) -> dict[str, object]:
+    names = ("batch_size", "num_workers", "pin_memory", "prefetch_factor", "persistent_workers")
+    facts: dict[str, object] = {name: getattr(loader, name, None) for name in names}
+    facts["dataset"] = type(loader.dataset).__name__
+    try:
+        facts["batches"] = len(loader)
+    except TypeError:
+        facts["batches"] = None
+    return facts

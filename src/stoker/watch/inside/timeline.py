@@ -1,0 +1,370 @@
+"""One training loop as a partition of time: at every moment exactly one phase is on.
+
+Hooks say when phases begin and end; from that the timeline finds the steps. A step is what
+lies between two optimizer steps, cut where the next batch is asked for. The timeline knows
+nothing of any framework and does no input or output.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .marks import Marks
+
+# The phases people see, then two that are settled when the step is over: what stands between
+# the batch and the model is `other` where the model's call was seen and `forward` where it was
+# not; what stands between the model's call and the backward pass is the loss, so `forward`.
+DATA, H2D, FORWARD, BACKWARD, OPTIMIZER, COMM, GRAPH, OTHER, PREPARE, LOSS = range(10)
+NAMES = ("data", "h2d", "forward", "backward", "optimizer", "comm", "graph", "other")
+COUNT = 10
+# Phases in which a hook may begin a new one; in the others it is part of what is going on.
+OPEN = frozenset((OTHER, PREPARE, LOSS, OPTIMIZER))
+
+# Autotuning, allocation and worker start make the first steps of any run slow.
+WARMUP_STEPS = 3
+# It goes on while steps take twice as long as the best so far.
+LATE_WARMUP_STEPS = 20
+WARMUP_FACTOR = 2.0
+
+# One row of the step record a second.
+BLOCK_S = 1.0
+
+
+class Block:
+    """The steps of about a second: count, sum, sum of squares and maximum of each measure."""
+
+    __slots__ = ("end", "start", "sums")
+
+    def __init__(self, start: float) -> None:
+        self.start = start
+        self.end = start
+        self.sums: dict[str, list[float]] = {}
+
+    def add(self, name: str, value: float) -> None:
+        """Add one value of one measure."""
+        sums = self.sums.get(name)
+        if sums is None:
+            self.sums[name] = [1, value, value * value, value]
+            return
+        sums[0] += 1
+        sums[1] += value
+        sums[2] += value * value
+        sums[3] = max(sums[3], value)
+
+
+# The names of measures are made once: a step adds ten of them.
+_MEASURES = {
+    kind: tuple(f"{kind}.{name}" for name in NAMES)
+    for kind in ("warmup", "first", "steady", "eval", "traced")
+}
+_HOST = {
+    kind: tuple(f"{kind}.host.{name}" for name in NAMES)
+    for kind in ("warmup", "first", "steady", "traced")
+}
+
+
+class Step:
+    """One step as the host saw it: its kind, its length and its phases in seconds."""
+
+    __slots__ = ("has_forward", "host", "kind", "length")
+
+    def __init__(self, kind: str, length: float, host: list[float], has_forward: bool) -> None:
+        self.kind = kind
+        self.length = length
+        self.host = host
+        self.has_forward = has_forward
+
+
+class Timeline:
+    """Where the time of one process goes, step by step."""
+
+    def __init__(self, owner: int, clock: Callable[[], float] = perf_counter) -> None:
+        self.clock = clock
+        # Set by the hooks of a device that works asynchronously; see marks.py.
+        self.marks: Marks | None = None
+        self.on_step: Callable[[], None] | None = None
+        self.reset(owner)
+
+    def reset(self, owner: int) -> None:
+        """Begin anew, as a forked child does."""
+        # The thread that runs the model; phases of other threads are beside the step.
+        self.owner = owner
+        self.totals = [0.0] * COUNT
+        self.current = OTHER
+        self.last = self.clock()
+        self.steps = 0
+        self.epochs = 0
+        self.is_warming_up = True
+        self.best_s = float("inf")
+        self.block = Block(self.last)
+        self.ready: list[Block] = []
+        # Loading and communication of other threads, and what DDP says of its own.
+        self.beside = {"data": 0.0, "comm": 0.0}
+        self._base = OTHER
+        self._depth = 0
+        self._stepped: set[int] = set()
+        self._tentative: list[float] | None = None
+        # Where the batch began that is evaluated or trained on now.
+        self._micro = self.totals[:]
+        self._is_new = True
+        self._gap_from: list[float] | None = None
+        self._after = self._around = OTHER
+        self._is_answered = False
+        self._has_forward = self._has_backward = False
+        self._step_forward = False
+        self.has_seen_forward = False
+        self._fresh: set[int] = set()
+        self._first = False
+        self.is_started = False
+        # Set by device_lines.py for the step that it traces.
+        self.is_traced = False
+
+    # -- the partition ---------------------------------------------------------------
+
+    def switch(self, phase: int) -> int:
+        """End the phase that is on, begin another, return the one that ended."""
+        now = self.clock()
+        before = self.current
+        self.totals[before] += now - self.last
+        self.last = now
+        self.current = phase
+        if self.marks is not None:
+            self.marks.mark(phase)
+        return before
+
+    def is_open(self) -> bool:
+        """Say whether a phase may begin now."""
+        return self.current in OPEN
+
+    # -- what the hooks say ----------------------------------------------------------
+
+    def epoch_begins(self, loader: int) -> None:
+        """A loader is there to be read from its beginning."""
+        self._fresh.add(loader)
+
+    def loader_begins(self) -> None:
+        """A loader is asked for its iterator, which may start workers: a wait for data."""
+        self.data_begins()
+
+    def loader_ends(self, loader: int) -> None:
+        """The iterator is there; its first batch will be an epoch's first."""
+        self.switch(OTHER)
+        self.epoch_begins(loader)
+
+    def data_begins(self) -> None:
+        """The next batch is asked for: what was a step is one now."""
+        if self._depth:
+            # An optimizer's step that raised did not end.
+            self._depth, self._base = 0, OTHER
+        if not self.is_started:
+            self._start()
+        if self._is_evaluation():
+            self._carve_out_evaluation()
+        elif self._stepped:
+            self.switch(OTHER)
+            self._close(self.totals, cut=False)
+            self.totals = [0.0] * COUNT
+        elif self._gap_from is not None:
+            self._carve_out_gap(self._gap_from)
+        self.switch(DATA)
+        if self._has_forward or self._has_backward or self._is_new:
+            self._micro = self.totals[:]
+            self._is_new = False
+        self._has_forward = self._has_backward = False
+        self._gap_from = None
+
+    def data_ends(self, loader: int, got: bool) -> None:
+        """A batch is there, or the loader has no more."""
+        if got:
+            self.switch(PREPARE)
+            if loader in self._fresh:
+                self._fresh.discard(loader)
+                self._first = True
+            return
+        # What follows, up to the next batch of any loader, stands between two epochs.
+        self._gap_from = self.totals[:]
+        self.switch(OTHER)
+
+    def forward_begins(self) -> None:
+        """The model is called."""
+        if not self.is_started:
+            self._start()
+        self.switch(FORWARD)
+        self._has_forward = self._step_forward = self.has_seen_forward = True
+        self._is_answered = False
+        self._gap_from = None
+
+    def forward_ends(self) -> None:
+        """The model has answered; the loss comes next, unless the call was a whole step."""
+        self.switch(self._base if self._is_answered else LOSS)
+
+    def backward_begins(self) -> None:
+        """The backward pass begins."""
+        if not self.is_started:
+            self._start()
+        before = self.switch(BACKWARD)
+        self._has_backward = self._is_answered = True
+        self._gap_from = None
+        # Within a call that is a whole step, such as Lightning's, the call goes on after it.
+        self._after = FORWARD if before == FORWARD else self._base
+
+    def backward_ends(self) -> None:
+        """The backward pass is over."""
+        self.switch(self._after)
+
+    def optimizer_begins(self, key: int) -> None:
+        """An optimizer takes its step."""
+        self._depth += 1
+        if self._depth > 1:
+            return
+        if key in self._stepped:
+            self._close_at_last_step()
+        self._gap_from = None
+        self._around = FORWARD if self.switch(OPTIMIZER) == FORWARD else OTHER
+        self._base = OPTIMIZER
+
+    def optimizer_ends(self, key: int) -> None:
+        """An optimizer has taken its step."""
+        self._depth -= 1
+        if self._depth > 0:
+            return
+        self._base = OTHER
+        self.switch(self._around)
+        self._end_of_step(key)
+
+    def graph_begins(self, key: int) -> None:
+        """A captured graph is replayed: whatever it holds, it is one piece."""
+        self._gap_from = None
+        if key in self._stepped:
+            self._close_at_last_step()
+        self.switch(GRAPH)
+
+    def graph_ends(self, key: int) -> None:
+        """A graph has been launched; a loop that replays one a batch has its step there."""
+        self.switch(self._base)
+        self._end_of_step(key)
+
+    def flush(self) -> None:
+        """Close a step that nothing else will close: the program ends."""
+        if self._stepped:
+            self._close(self._tentative or self.totals, cut=True)
+        elif self._is_evaluation():
+            self._carve_out_evaluation()
+        self._rotate(self.clock())
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether an optimizer has stepped in the step that is open."""
+        return bool(self._stepped)
+
+    def _end_of_step(self, key: int) -> None:
+        self._has_backward = True
+        self._stepped.add(key)
+        self._tentative = self.totals[:]
+        if self.marks is not None:
+            self.marks.optimizer_ended()
+
+    def _start(self) -> None:
+        """The loop begins: imports, data and models before it are the start-up."""
+        self.switch(self.current)
+        self.is_started = True
+        self.block.add("startup.step", sum(self.totals))
+        self.totals = [0.0] * COUNT
+
+    # -- steps -----------------------------------------------------------------------
+
+    def _close_at_last_step(self) -> None:
+        """The same optimizer again without a batch between: the step ended after its last one."""
+        tentative = self._tentative or self.totals
+        rest = [now - then for now, then in zip(self.totals, tentative, strict=True)]
+        self._close(tentative, cut=True)
+        self.totals = rest
+
+    def _close(self, totals: list[float], cut: bool) -> None:
+        forward = self._step_forward
+        self._stepped.clear()
+        self._tentative = None
+        self._is_new = True
+        self._step_forward = self._has_backward = self._has_forward = False
+        length = sum(totals)
+        self.steps += 1
+        kind = self._kind(length)
+        self._first = False
+        block = self.block
+        host = settled(totals, forward)
+        on_device = self.marks is not None and self.marks.is_on
+        block.add(f"{kind}.step", length)
+        for name, value in zip((_HOST if on_device else _MEASURES)[kind], host, strict=True):
+            if value:
+                block.add(name, value)
+        for name, value in self.beside.items():
+            if value:
+                block.add(f"{kind}.beside.{name}", value)
+                self.beside[name] = 0.0
+        if self.marks is not None:
+            self.marks.close_step(Step(kind, length, host, forward), cut)
+        if self.last - block.start >= BLOCK_S:
+            self._rotate(self.last)
+        if self.on_step is not None:
+            self.on_step()
+
+    def _kind(self, length: float) -> str:
+        if self._first:
+            self.epochs += 1
+        if self.is_traced:
+            self.is_traced = False
+            return "traced"
+        if self.is_warming_up:
+            slow = length > WARMUP_FACTOR * self.best_s
+            self.best_s = min(self.best_s, length)
+            if self.steps <= WARMUP_STEPS or (slow and self.steps <= LATE_WARMUP_STEPS):
+                return "warmup"
+            self.is_warming_up = False
+        return "first" if self._first else "steady"
+
+    def _is_evaluation(self) -> bool:
+        return self._has_forward and not self._has_backward and not self._stepped
+
+    def _carve_out_gap(self, before: list[float]) -> None:
+        """Between the end of one loader and the next batch: saving, printing, workers that end."""
+        self.switch(OTHER)
+        self.block.add("gap.step", sum(self.totals) - sum(before))
+        self.totals = before
+        if self.marks is not None:
+            self.marks.drop_step()
+
+    def _carve_out_evaluation(self) -> None:
+        """A batch that no backward pass followed was evaluated, not trained on."""
+        self.switch(OTHER)
+        part = settled(
+            [now - then for now, then in zip(self.totals, self._micro, strict=True)], True
+        )
+        self.totals = self._micro
+        self._first = False
+        self.block.add("eval.step", sum(part))
+        for name, value in zip(_MEASURES["eval"], part, strict=True):
+            if value:
+                self.block.add(name, value)
+        if self.marks is not None:
+            self.marks.drop_step()
+        if self.last - self.block.start >= BLOCK_S:
+            self._rotate(self.last)
+
+    def _rotate(self, now: float) -> None:
+        self.block.end = now
+        if self.block.sums:
+            self.ready.append(self.block)
+        self.block = Block(now)
+
+
+def settled(totals: list[float], forward_seen: bool) -> list[float]:
+    """Return the phases people see, with the two unsettled ones given to them."""
+    seen = totals[:LOSS]
+    prepare = seen.pop()
+    seen[OTHER if forward_seen else FORWARD] += prepare
+    seen[FORWARD] += totals[LOSS]
+    return seen

@@ -1,0 +1,56 @@
+"""run.json: what was run, where, when, and how it ended."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from stoker import __version__
+from stoker.watch.folder import RunFolder
+
+# What changes how a program runs and where; nothing that may hold a secret.
+TOLD = ("SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_PARTITION", "SLURM_NTASKS", "SLURM_NNODES",
+        "SLURM_CPUS_PER_TASK", "SLURM_PROCID", "SLURM_RESTART_COUNT", "CUDA_VISIBLE_DEVICES",
+        "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
+        "WORLD_SIZE", "VIRTUAL_ENV", "CONDA_PREFIX")  # fmt: skip
+
+
+def begin_run(folder: RunFolder, command: Sequence[str], start: float) -> None:
+    """Write what is known before the program starts."""
+    folder.write(
+        folder.run_json,
+        {
+            "made_by": f"stoker {__version__}",
+            "id": folder.name,
+            "command": list(command),
+            "cwd": str(Path.cwd()),
+            "host": socket.gethostname(),
+            "supervisor": os.getpid(),
+            "python": sys.version.split()[0],
+            "environment": {name: os.environ[name] for name in TOLD if name in os.environ},
+            "start": start,
+            "end": None,
+            "exit": None,
+        },
+    )
+
+
+def end_run(folder: RunFolder, code: int, notes: Sequence[str], is_whole: bool) -> None:
+    """Add how it ended, and what recording cost."""
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    folder.write(
+        folder.run_json,
+        {
+            **folder.read(folder.run_json),
+            "end": time.time(),
+            "exit": code,
+            "is_whole": is_whole,
+            "notes": list(notes),
+            "recorder_cpu_s": round(own.ru_utime + own.ru_stime, 3),
+        },
+    )

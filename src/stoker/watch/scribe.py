@@ -1,0 +1,295 @@
+"""The scribe of one machine: hears what watched processes say, takes readings, writes the run folder.
+
+It runs beside the training, never in it. When the disk refuses, it stops writing, says so once,
+and the training goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from stoker.watch.folder import RunFolder
+from stoker.watch.record import end_run
+from stoker.watch.series import Row, SeriesWriter, Stat
+
+if TYPE_CHECKING:
+    from stoker.watch.sampler import Sampler
+
+# A reading a second; less often where a reading costs more than its share of one core.
+INTERVAL_S = 1.0
+READING_BUDGET = 0.005
+FACTS_EVERY_S = 5.0
+MAX_LINES = 300
+# A batch script may start any number of small Python programs.
+MAX_PROCESSES = 100
+# The address of a UNIX socket has at most 107 characters.
+MAX_ROOM = 90
+
+
+class Running(Protocol):
+    """What the scribe attends: a child that can be waited for."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when the child may have ended."""
+
+    def poll(self) -> int | None:
+        """Return the return code, or None while it runs."""
+
+
+class Heard:
+    """What one watched process has said so far."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.snapshot: dict[str, Any] = {}
+        self.writer: SeriesWriter | None = None
+        self.label = ""
+
+
+class Scribe:
+    """Writes one machine's part of the run folder."""
+
+    def __init__(
+        self, folder: RunFolder, start: float, warn: Callable[[str], None], root_pid: int | None
+    ) -> None:
+        self.folder = folder
+        self.host = socket.gethostname()
+        self.start = start
+        self.is_writing = True
+        self.notes: list[str] = []
+        self._warn = warn
+        # Readings cover what descends from this process; None: somebody else takes them.
+        self._root_pid = root_pid
+        self._room = _make_room()
+        self.address = f"{self._room}/scribe"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(self.address)
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        self._heard: dict[int, Heard] = {}
+        # Lines of loader workers and other children, by the process that forked them.
+        self._children: dict[int, dict[tuple[str, str, int], list[float]]] = {}
+        self._opens = 0.0
+        self._writer: SeriesWriter | None = None
+        self._facts_at = 0.0
+        self.on_reading: Callable[[], None] | None = None
+
+    # -- the loop --------------------------------------------------------------------
+
+    def attend(self, child: Running) -> int:
+        """Hear, read and write until the child ends; return its code."""
+        # Imported once the child runs: the user's program does not wait for it.
+        from stoker.watch.sampler import Sampler
+
+        sampler = None if self._root_pid is None else Sampler(self._root_pid)
+        if sampler is not None:
+            facts = sampler.facts()
+            self._write(lambda: self.folder.write(self.folder.machine(self.host), facts))
+            sampler.read()
+        interval, last = INTERVAL_S / 4, time.monotonic()
+        while (code := child.poll()) is None:
+            timeout = max(0.0, last + interval - time.monotonic())
+            ready, _, _ = select.select([self._socket.fileno(), child.fileno()], [], [], timeout)
+            if self._socket.fileno() in ready:
+                self._hear()
+            if child.fileno() in ready:
+                os.read(child.fileno(), 100)
+            now = time.monotonic()
+            if now - last >= interval:
+                cost = self._read(sampler, now - last)
+                interval = max(INTERVAL_S, cost / READING_BUDGET)
+                last = now
+        self._hear()
+        self._read(sampler, time.monotonic() - last)
+        if sampler is not None:
+            sampler.close()
+            self.notes = list(sampler.notes)
+        return code
+
+    def close(self, code: int, *, is_first: bool = True) -> None:
+        """Write what is left, how it ended if that is ours to say, and take the socket away."""
+        self._write(lambda: self._write_facts(is_last=True))
+        if is_first:
+            self._write(lambda: end_run(self.folder, code, self.notes, self.is_writing))
+        self._socket.close()
+        with suppress(OSError):
+            os.unlink(self.address)
+            os.rmdir(self._room)
+
+    def _read(self, sampler: Sampler | None, seconds: float) -> float:
+        now = time.time() - self.start
+        if now - self._facts_at >= FACTS_EVERY_S:
+            self._facts_at = now
+            self._write(self._write_facts)
+        if self.on_reading is not None:
+            self.on_reading()
+        if sampler is None:
+            return 0.0
+        began = time.process_time()
+        reading = sampler.read()
+        opens, self._opens = self._opens, 0.0
+        if seconds > 0:
+            reading["files.opens_s"] = opens / seconds
+        cost = time.process_time() - began
+        reading["cost.sampler_pct"] = 100 * cost / max(seconds, 1e-3)
+        stats = {name: Stat(1, value, 0.0, value) for name, value in reading.items()}
+        self._write(lambda: self._samples().append(Row(now - seconds, now, stats)))
+        return cost
+
+    def _samples(self) -> SeriesWriter:
+        if self._writer is None:
+            head = {"kind": "samples", "host": self.host, "start": self.start}
+            self._writer = SeriesWriter(self.folder.samples(self.host), head)
+        return self._writer
+
+    def _write(self, action: Callable[[], object]) -> None:
+        """Write, unless the disk has refused before."""
+        if not self.is_writing:
+            return
+        try:
+            action()
+        except OSError as error:
+            self.is_writing = False
+            self._warn(
+                f"recording stopped: {error.strerror or error}; the program goes on "
+                f"({self.folder.path} has what was written until now)"
+            )
+
+    # -- what is heard ---------------------------------------------------------------
+
+    def _hear(self) -> None:
+        while True:
+            try:
+                data = self._socket.recv(1 << 18)
+            except (BlockingIOError, InterruptedError):
+                return
+            try:
+                message = json.loads(data)
+                self._take(message)
+            except (ValueError, KeyError, TypeError, IndexError):
+                continue  # not ours, or torn: nothing that is written depends on it
+
+    def _take(self, message: dict[str, Any]) -> None:
+        pid = int(message["pid"])
+        heard = self._heard.setdefault(pid, Heard(pid))
+        if message["k"] == "steps":
+            self._write(lambda: self._take_steps(heard, message))
+        elif message["k"] == "facts":
+            before = heard.snapshot.get("opens", 0)
+            self._opens += max(0, message["opens"] - before)
+            heard.snapshot = message
+        elif message["k"] == "bye" and heard.writer is None:
+            if heard.snapshot.get("child"):
+                self._fold(heard)
+            elif len(self._heard) > MAX_PROCESSES:
+                del self._heard[pid]
+
+    def _take_steps(self, heard: Heard, message: dict[str, Any]) -> None:
+        if heard.writer is None:
+            heard.label = self._label(heard, int(message["rank"]))
+            head = {"kind": "steps", "host": self.host, "label": heard.label, "start": self.start}
+            heard.writer = SeriesWriter(self.folder.steps(heard.label), head)
+        stats = {name: _stat(*sums) for name, sums in message["sums"].items()}
+        first, last = message["t"]
+        heard.writer.append(Row(first - self.start, last - self.start, stats))
+
+    def _label(self, heard: Heard, rank: int) -> str:
+        label = f"{rank}-{self.host}"
+        return f"{label}-{heard.pid}" if self.folder.steps(label).exists() else label
+
+    def _fold(self, heard: Heard) -> None:
+        """A child has ended: its lines stay, under the process that it belonged to."""
+        kept = self._children.setdefault(int(heard.snapshot["ppid"]), {})
+        _add_lines(kept, heard.snapshot["lines"])
+        if len(kept) > 2 * MAX_LINES:
+            heaviest = sorted(kept, key=lambda key: kept[key][0], reverse=True)[MAX_LINES:]
+            for key in heaviest:
+                del kept[key]
+        del self._heard[heard.pid]
+
+    # -- what is written of each rank ------------------------------------------------
+
+    def _write_facts(self, is_last: bool = False) -> None:
+        for heard in list(self._heard.values()):
+            is_idle_child = heard.snapshot.get("child") and heard.writer is None
+            if is_idle_child and not Path(f"/proc/{heard.pid}").exists():
+                self._fold(heard)
+        stepping = [each for each in self._heard.values() if each.writer is not None]
+        for heard in stepping:
+            self.folder.write(self.folder.facts(heard.label), self._facts_of(heard))
+        if is_last and not stepping:
+            self._write_main()
+
+    def _write_main(self) -> None:
+        """Nobody took a step: the process that was busiest with the user's own code is told."""
+        known = [
+            each for each in self._heard.values() if each.snapshot and not each.snapshot["child"]
+        ]
+        if not known:
+            return
+        main = max(known, key=lambda each: sum(row[3] for row in each.snapshot["lines"]))
+        main.label = self._label(main, int(main.snapshot["rank"]))
+        self.folder.write(self.folder.facts(main.label), self._facts_of(main))
+
+    def _facts_of(self, heard: Heard) -> dict[str, Any]:
+        lines: dict[tuple[str, str, int], list[float]] = {}
+        for key, pair in self._children.get(heard.pid, {}).items():
+            lines[key] = pair[:]
+        workers = 0
+        for child in self._heard.values():
+            if child.snapshot.get("child") and child.snapshot.get("ppid") == heard.pid:
+                workers += 1
+                _add_lines(lines, child.snapshot["lines"])
+        heaviest = sorted(lines, key=lambda key: lines[key][0], reverse=True)[:MAX_LINES]
+        worker_lines = [[*key, *(round(each, 3) for each in lines[key])] for key in heaviest]
+        return {
+            "label": heard.label,
+            "host": self.host,
+            **{key: value for key, value in heard.snapshot.items() if key not in ("k", "child")},
+            "pid": heard.pid,
+            "workers": workers,
+            "worker_lines": worker_lines,
+        }
+
+
+def _add_lines(kept: dict[tuple[str, str, int], list[float]], told: list[list[Any]]) -> None:
+    for file, function, line, own, total, *_ in told:
+        pair = kept.setdefault((file, function, line), [0.0, 0.0])
+        pair[0] += own
+        pair[1] += total
+
+
+def _stat(count: float, total: float, squares: float, largest: float) -> Stat:
+    mean = total / count
+    return Stat(int(count), mean, math.sqrt(max(0.0, squares / count - mean * mean)), largest)
+
+
+def _make_room() -> str:
+    """Make a folder for the socket that only this user can enter; its path must stay short."""
+    room = f"{os.environ.get('TMPDIR') or '/tmp'}/stoker-{os.getpid()}-{os.urandom(4).hex()}"
+    if len(room) > MAX_ROOM:
+        room = f"/tmp/{os.path.basename(room)}"
+    os.mkdir(room, 0o700)
+    return room
+
+
+def say(text: str) -> None:
+    """Say one line to the person at the terminal, if there is one."""
+    talk(f"stoker: {text}\n")
+
+
+def talk(text: str) -> None:
+    """Write to standard error; one that is closed or full is not our concern."""
+    data = text.encode(errors="backslashreplace")
+    with suppress(OSError):
+        while data:
+            data = data[os.write(2, data) :]
