@@ -311,7 +311,8 @@ def test_demo_runs_to_its_end(stoker: Stoker) -> None:
     done = stoker("demo")
     assert done.returncode == 0
     assert "Traceback" not in done.stdout + done.stderr
-    assert "next: stoker plan --cluster YOURS" in done.stdout
+    assert "this Python has no torch" in done.stdout
+    assert "next: stoker run YOUR_SCRIPT.py" in done.stdout
 
 
 def test_check_falls_back_to_the_projects_own_cluster(stoker: Stoker, tmp_path: Path) -> None:

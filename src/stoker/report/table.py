@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from stoker.units import printable, render_number
 
 # Wide enough for a sentence, narrow enough to be read.
 MAX_WIDTH = 110
@@ -51,3 +54,40 @@ def render_table(rows: Sequence[Sequence[str]], gap: str = "  ") -> str:
 def render_advice(what: str, why: str, fix: str, label: str) -> str:
     """Return what / why / fix, as errors print them."""
     return f"{label}: {what}\n  why: {why}\n  fix: {fix}"
+
+
+def render_known(value: float | None) -> str:
+    """Write a number, or `unknown`."""
+    return "unknown" if value is None or not math.isfinite(value) else render_number(value)
+
+
+def render_bar(share: float, size: int) -> str:
+    """Return a share as a bar of that many characters.
+
+    >>> render_bar(0.5, 4), render_bar(0.3, 4)
+    ('██  ', '█▎  ')
+    """
+    share = min(1.0, max(0.0, share)) if math.isfinite(share) else 0.0
+    eighths = round(share * size * 8)
+    return ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()).ljust(size)
+
+
+def clipped(text: str, size: int) -> str:
+    """Return text that fits on a line of that size."""
+    text = printable(text).rstrip()
+    return text if len(text) <= size else text[: max(0, size - 1)] + "…"
+
+
+def columns(rows: Sequence[Sequence[str]], left: Iterable[int] | None = None) -> list[str]:
+    """Return rows as aligned lines: numbers to the right, the first and the last column left."""
+    if not rows:
+        return []
+    kept_left = {0, len(rows[0]) - 1} if left is None else set(left)
+    sizes = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(size) if index in kept_left else cell.rjust(size)
+            for index, (cell, size) in enumerate(zip(row, sizes, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -1,6 +1,6 @@
 #!/bin/bash
 
-# Written by Stoker 0.1.0 for this machine; plain bash, yours to edit.
+# Written by Stoker 0.2.0 for this machine; plain bash, yours to edit.
 
 # Threads and variables: 1 core a process, the script was not read.
 export OMP_NUM_THREADS=1

@@ -9,7 +9,7 @@
 #SBATCH --gpus-per-node=8
 #SBATCH --time=01:00:00
 
-# Written by Stoker 0.1.0 for LUMI-G; plain bash, yours to edit.
+# Written by Stoker 0.2.0 for LUMI-G; plain bash, yours to edit.
 
 # Stop at once if Slurm gave another shape than the numbers below were made for.
 if [[ ${SLURM_NNODES:-2} != 2 || ${SLURM_GPUS_ON_NODE:-8} != 8 ]]; then

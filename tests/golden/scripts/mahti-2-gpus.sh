@@ -8,7 +8,7 @@
 #SBATCH --gres=gpu:a100:2
 #SBATCH --time=01:00:00
 
-# Written by Stoker 0.1.0 for Mahti; plain bash, yours to edit.
+# Written by Stoker 0.2.0 for Mahti; plain bash, yours to edit.
 
 # Stop at once if Slurm gave another shape than the numbers below were made for.
 if [[ ${SLURM_NNODES:-1} != 1 || ${SLURM_GPUS_ON_NODE:-2} != 2 ]]; then

@@ -9,7 +9,7 @@
 #SBATCH --gres=gpu:v100:4
 #SBATCH --time=01:00:00
 
-# Written by Stoker 0.1.0 for Puhti; plain bash, yours to edit.
+# Written by Stoker 0.2.0 for Puhti; plain bash, yours to edit.
 
 # Stop at once if Slurm gave another shape than the numbers below were made for.
 if [[ ${SLURM_NNODES:-1} != 1 || ${SLURM_GPUS_ON_NODE:-4} != 4 ]]; then

@@ -12,7 +12,7 @@
 #SBATCH --open-mode=append
 #SBATCH --signal=B:USR1@120
 
-# Written by Stoker 0.1.0 for Puhti; plain bash, yours to edit.
+# Written by Stoker 0.2.0 for Puhti; plain bash, yours to edit.
 
 # Stop at once if Slurm gave another shape than the numbers below were made for.
 if [[ ${SLURM_NNODES:-2} != 2 || ${SLURM_GPUS_ON_NODE:-4} != 4 ]]; then

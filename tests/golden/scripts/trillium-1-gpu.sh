@@ -8,7 +8,7 @@
 #SBATCH --gpus-per-node=1
 #SBATCH --time=01:00:00
 
-# Written by Stoker 0.1.0 for Trillium; plain bash, yours to edit.
+# Written by Stoker 0.2.0 for Trillium; plain bash, yours to edit.
 
 # Forget what a job that this one was submitted from has left in the environment.
 unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU SLURM_TRES_PER_TASK

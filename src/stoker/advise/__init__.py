@@ -1,0 +1,1 @@
+"""What should change? What limits a run, in words that can be acted on."""
