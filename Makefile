@@ -6,16 +6,28 @@ PYTHON ?= python3
 .venv/ready: pyproject.toml scripts/setup
 	PYTHON=$(PYTHON) scripts/setup
 
-# A tour on this machine: plans and checks, ending with what to look at.
-demo: .venv/ready
-	.venv/bin/stoker demo
+# PyTorch, then what builds on it, then TensorFlow: environments apart from Stoker's own.
+.venv-torch/torch-ready: scripts/setup-frameworks | .venv/ready
+	PYTHON=$(PYTHON) scripts/setup-frameworks torch
 
-# Everything: style, types, all tests.
-test: check
-	.venv/bin/python -m pytest
+.venv-torch/more-ready: .venv-torch/torch-ready
+	PYTHON=$(PYTHON) scripts/setup-frameworks more
+
+.venv-tf/tf-ready: scripts/setup-frameworks | .venv/ready
+	PYTHON=$(PYTHON) scripts/setup-frameworks tf
+
+# A tour on this machine: a real training under watch, plans and checks.
+demo: .venv/ready .venv-torch/torch-ready
+	scripts/setup-data
+	.venv/bin/stoker demo --python .venv-torch/bin/python
+
+# Everything: style, types, all tests, with every framework.
+test: check .venv-torch/more-ready .venv-tf/tf-ready
+	scripts/setup-data
+	STOKER_TEST_ALL=1 .venv/bin/python -m pytest
 
 # The fast part, for your own loop.
-quick: .venv/ready
+quick: .venv/ready .venv-torch/torch-ready
 	.venv/bin/python -m pytest -m "not slow"
 
 check: .venv/ready
@@ -26,4 +38,4 @@ bench: .venv/ready
 	.venv/bin/python benchmarks/startup.py
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .venv-torch .venv-tf .mypy_cache .ruff_cache .pytest_cache
