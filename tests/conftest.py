@@ -44,6 +44,38 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     return compare
 
 
+def interpreter(name: str, marker: str) -> str:
+    """Return the Python of a framework's environment; skip where it has not been made.
+
+    `make test` makes them all, so there a missing one is a failure.
+    """
+    python = HERE.parent / name / "bin/python"
+    if not (HERE.parent / name / marker).exists():
+        reason = f"{name} is not there: scripts/setup-frameworks makes it"
+        if os.environ.get("STOKER_TEST_ALL"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return str(python)
+
+
+@pytest.fixture(scope="session")
+def torch_python() -> str:
+    """A Python that has torch."""
+    return interpreter(".venv-torch", "torch-ready")
+
+
+@pytest.fixture(scope="session")
+def frameworks_python() -> str:
+    """A Python that has torch, Lightning, Accelerate, Transformers, DeepSpeed, line_profiler."""
+    return interpreter(".venv-torch", "more-ready")
+
+
+@pytest.fixture(scope="session")
+def tensorflow_python() -> str:
+    """A Python that has TensorFlow and Keras."""
+    return interpreter(".venv-tf", "tf-ready")
+
+
 Stoker = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

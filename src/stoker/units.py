@@ -5,6 +5,7 @@ Seconds and GiB inside; human forms only at the edges.
 
 from __future__ import annotations
 
+import math
 import re
 
 from stoker.errors import UsageError
@@ -163,7 +164,57 @@ def render_mem(gib: float) -> str:
 def plural(count: float, noun: str, many: str | None = None) -> str:
     """Write a count with its noun.
 
-    >>> plural(1, "node"), plural(2, "node"), plural(2, "process", "processes")
-    ('1 node', '2 nodes', '2 processes')
+    >>> plural(1, "node"), plural(2, "process", "processes"), plural(1234567, "step")
+    ('1 node', '2 processes', '1,234,567 steps')
     """
-    return f"{count:g} {noun}" if count == 1 else f"{count:g} {many or noun + 's'}"
+    number = f"{count:,.0f}" if count == int(count) else f"{count:g}"
+    return f"{number} {noun if count == 1 else many or noun + 's'}"
+
+
+def render_part(part: float, whole: float) -> str:
+    """Write a part of a duration, in the unit that suits the whole.
+
+    >>> render_part(0.0004, 0.012)
+    '0.4 ms'
+    """
+    if whole < 1e-3:
+        return f"{render_number(part * 1e6)} µs"
+    return f"{render_number(part * 1e3)} ms" if whole < 1 else f"{render_number(part)} s"
+
+
+def render_share(share: float) -> str:
+    """Write a share as percent.
+
+    >>> render_share(0.624), render_share(0.004), render_share(1e-5)
+    ('62 %', '0.4 %', '<0.1 %')
+    """
+    if 0 < share < 0.0005:
+        return "<0.1 %"
+    return f"{100 * share:.1f} %" if 0 < share < 0.00995 else f"{100 * share:.0f} %"
+
+
+def render_seconds(seconds: float) -> str:
+    """Write a duration for people.
+
+    >>> render_seconds(0.0312), render_seconds(4.25), render_seconds(380), render_seconds(2e-5)
+    ('31 ms', '4.2 s', '00:06:20', '20 µs')
+    """
+    if not math.isfinite(seconds):
+        return "unknown"
+    return render_time(round(seconds)) if seconds >= 120 else render_part(seconds, seconds)
+
+
+def render_number(value: float) -> str:
+    """Write a measured number with the digits that mean something.
+
+    >>> render_number(412.3), render_number(3.14159), render_number(0.0312)
+    ('412', '3.1', '0.031')
+    """
+    if abs(value) >= 9.95:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if abs(value) >= 0.95 else f"{value:.2g}"
+
+
+def printable(text: str) -> str:
+    """Return text without what a terminal would take for a command."""
+    return "".join(each if each.isprintable() else " " for each in text)

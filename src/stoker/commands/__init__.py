@@ -11,6 +11,9 @@ from collections.abc import Sequence
 
 # Every verb with its one line of help: what `stoker --help` prints without importing them.
 VERBS = {
+    "run": "run a training script unchanged, and show where its time went",
+    "report": "what a run did: where its time went, GPUs, CPUs, slowest lines",
+    "top": "watch a run from another terminal while it goes on",
     "plan": "what to ask for on a cluster, with a reason for each number, and the script",
     "check": "find what is wrong with a batch script",
     "cluster": "list and show the clusters that are known",

@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from stoker.cluster.layers import Layer, defaults, file_layers, parse_overrides
 from stoker.cluster.load import load_cluster, resolve_name
@@ -28,27 +28,6 @@ T = TypeVar("T")
 # Signals that mean nothing else and that srun passes on: TERM and INT come from scancel too,
 # HUP makes srun end the job.
 SIGNALS = ("USR1", "USR2")
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose mistakes are reported as what / why / fix."""
-
-    def __init__(self, verb: str, description: str, usage: str | None = None) -> None:
-        super().__init__(
-            prog=f"stoker {verb}",
-            usage=usage,
-            description=description,
-            allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-
-    def error(self, message: str) -> NoReturn:
-        """Raise instead of exiting, so that every error has one form."""
-        raise UsageError(
-            message.replace("the following arguments are required:", "missing:"),
-            why="the command line could not be understood",
-            fix=f"{self.prog} --help",
-        )
 
 
 def variable(text: str) -> tuple[str, str]:
@@ -76,11 +55,6 @@ def _typed(read: Callable[[str], T]) -> Callable[[str], T]:
             raise argparse.ArgumentTypeError(f"{error.what}; {error.fix}") from None
 
     return typed
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add --json, as every verb that prints facts has it."""
-    parser.add_argument("--json", action="store_true", help="print as JSON")
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,8 @@ from stoker.check.lint import Settings, check_script, fix_script, parse_version,
 from stoker.cluster.layers import defaults
 from stoker.cluster.load import load_cluster, names
 from stoker.cluster.profile import Cluster
-from stoker.commands.arguments import Parser, add_json, add_set, load_overridden, read_layers
+from stoker.commands.arguments import add_set, load_overridden, read_layers
+from stoker.commands.parser import Parser, add_json
 from stoker.errors import ScriptError, UsageError
 from stoker.report.check import checked_json, render_checked, render_summary
 

@@ -6,7 +6,8 @@ import json
 import sys
 
 from stoker.cluster.load import load_cluster, names
-from stoker.commands.arguments import Parser, add_json, add_set, load_overridden, read_layers
+from stoker.commands.arguments import add_set, load_overridden, read_layers
+from stoker.commands.parser import Parser, add_json
 from stoker.report.cluster import cluster_json, render_cluster, render_clusters
 
 DESCRIPTION = """\

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 
 from stoker.commands.arguments import (
-    Parser,
-    add_json,
     add_spec_arguments,
     read_arguments,
     read_cluster,
@@ -16,6 +14,7 @@ from stoker.commands.arguments import (
     read_spec,
 )
 from stoker.commands.files import write_file
+from stoker.commands.parser import Parser, add_json
 from stoker.plan.make import make_plan
 from stoker.plan.notices import ACCOUNT_PLACEHOLDER
 from stoker.plan.script import render_script

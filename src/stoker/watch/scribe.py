@@ -31,8 +31,7 @@ FACTS_EVERY_S = 5.0
 MAX_LINES = 300
 # A batch script may start any number of small Python programs.
 MAX_PROCESSES = 100
-# The address of a UNIX socket has at most 107 characters.
-MAX_ROOM = 90
+SOCKET = "scribe"
 
 
 class Running(Protocol):
@@ -69,10 +68,8 @@ class Scribe:
         self._warn = warn
         # Readings cover what descends from this process; None: somebody else takes them.
         self._root_pid = root_pid
-        self._room = _make_room()
-        self.address = f"{self._room}/scribe"
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(self.address)
+        self._room, self._socket = _open_room()
+        self.address = f"{self._room}/{SOCKET}"
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
         self._heard: dict[int, Heard] = {}
@@ -119,7 +116,11 @@ class Scribe:
         """Write what is left, how it ended if that is ours to say, and take the socket away."""
         self._write(lambda: self._write_facts(is_last=True))
         if is_first:
-            self._write(lambda: end_run(self.folder, code, self.notes, self.is_writing))
+            with suppress(OSError):  # there may be room again
+                end_run(self.folder, code, self.notes, self.is_writing)
+        for writer in (self._writer, *(each.writer for each in self._heard.values())):
+            if writer is not None:
+                writer.close()
         self._socket.close()
         with suppress(OSError):
             os.unlink(self.address)
@@ -157,10 +158,11 @@ class Scribe:
             return
         try:
             action()
-        except OSError as error:
+        except Exception as error:  # whatever is wrong with the disk or us, the program goes on
             self.is_writing = False
+            reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
             self._warn(
-                f"recording stopped: {error.strerror or error}; the program goes on "
+                f"recording stopped: {reason}; the program goes on "
                 f"({self.folder.path} has what was written until now)"
             )
 
@@ -172,35 +174,40 @@ class Scribe:
                 data = self._socket.recv(1 << 18)
             except (BlockingIOError, InterruptedError):
                 return
-            try:
-                message = json.loads(data)
-                self._take(message)
-            except (ValueError, KeyError, TypeError, IndexError):
-                continue  # not ours, or torn: nothing that is written depends on it
+            with suppress(Exception):  # not ours, or damaged: it is refused before it is used
+                self._take(json.loads(data))
 
     def _take(self, message: dict[str, Any]) -> None:
         pid = int(message["pid"])
-        heard = self._heard.setdefault(pid, Heard(pid))
+        heard = self._heard.get(pid) or Heard(pid)
         if message["k"] == "steps":
-            self._write(lambda: self._take_steps(heard, message))
+            row, rank = self._row(message), int(message["rank"])
+            self._heard[pid] = heard
+            self._write(lambda: self._take_steps(heard, rank, row))
         elif message["k"] == "facts":
-            before = heard.snapshot.get("opens", 0)
-            self._opens += max(0, message["opens"] - before)
+            check_facts(message)
+            self._heard[pid] = heard
+            self._opens += max(0, message["opens"] - heard.snapshot.get("opens", 0))
             heard.snapshot = message
         elif message["k"] == "bye" and heard.writer is None:
             if heard.snapshot.get("child"):
                 self._fold(heard)
             elif len(self._heard) > MAX_PROCESSES:
-                del self._heard[pid]
+                self._heard.pop(pid, None)
 
-    def _take_steps(self, heard: Heard, message: dict[str, Any]) -> None:
-        if heard.writer is None:
-            heard.label = self._label(heard, int(message["rank"]))
-            head = {"kind": "steps", "host": self.host, "label": heard.label, "start": self.start}
-            heard.writer = SeriesWriter(self.folder.steps(heard.label), head)
+    def _row(self, message: dict[str, Any]) -> Row:
         stats = {name: _stat(*sums) for name, sums in message["sums"].items()}
         first, last = message["t"]
-        heard.writer.append(Row(first - self.start, last - self.start, stats))
+        if not (math.isfinite(first) and math.isfinite(last)):
+            raise ValueError("no time")
+        return Row(first - self.start, last - self.start, stats)
+
+    def _take_steps(self, heard: Heard, rank: int, row: Row) -> None:
+        if heard.writer is None:
+            heard.label = self._label(heard, rank)
+            head = {"kind": "steps", "host": self.host, "label": heard.label, "start": self.start}
+            heard.writer = SeriesWriter(self.folder.steps(heard.label), head)
+        heard.writer.append(row)
 
     def _label(self, heard: Heard, rank: int) -> str:
         label = f"{rank}-{self.host}"
@@ -261,6 +268,15 @@ class Scribe:
         }
 
 
+def check_facts(message: dict[str, Any]) -> None:
+    """Raise unless a message has what is needed of it later."""
+    _add_lines({}, message["lines"])
+    if not isinstance(message["child"], bool) or not math.isfinite(message["opens"]):
+        raise ValueError("no facts")
+    for name in ("ppid", "rank"):
+        int(message[name])
+
+
 def _add_lines(kept: dict[tuple[str, str, int], list[float]], told: list[list[Any]]) -> None:
     for file, function, line, own, total, *_ in told:
         pair = kept.setdefault((file, function, line), [0.0, 0.0])
@@ -273,13 +289,26 @@ def _stat(count: float, total: float, squares: float, largest: float) -> Stat:
     return Stat(int(count), mean, math.sqrt(max(0.0, squares / count - mean * mean)), largest)
 
 
-def _make_room() -> str:
-    """Make a folder for the socket that only this user can enter; its path must stay short."""
-    room = f"{os.environ.get('TMPDIR') or '/tmp'}/stoker-{os.getpid()}-{os.urandom(4).hex()}"
-    if len(room) > MAX_ROOM:
-        room = f"/tmp/{os.path.basename(room)}"
+def _open_room() -> tuple[str, socket.socket]:
+    """Return a folder that only this user can enter, and the socket in it."""
+    name = f"stoker-{os.getpid()}-{os.urandom(4).hex()}"
+    room = f"{os.environ.get('TMPDIR') or '/tmp'}/{name}"
+    try:
+        return room, _bound(room)
+    except OSError:  # it is full, or its path too long: an address has at most 107 characters
+        return f"/tmp/{name}", _bound(f"/tmp/{name}")
+
+
+def _bound(room: str) -> socket.socket:
     os.mkdir(room, 0o700)
-    return room
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        channel.bind(f"{room}/{SOCKET}")
+    except OSError:
+        channel.close()
+        os.rmdir(room)
+        raise
+    return channel
 
 
 def say(text: str) -> None:
