@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from stoker.watch.folder import RunFolder
 from stoker.watch.record import end_run
-from stoker.watch.series import Row, SeriesWriter, Stat
+from stoker.watch.series import (
+    FINE_STEP_ROWS,
+    MAX_COARSE_STEP_ROWS,
+    Row,
+    SeriesWriter,
+    Stat,
+)
 
 if TYPE_CHECKING:
     from stoker.watch.sampler import Sampler
@@ -206,7 +212,9 @@ class Scribe:
         if heard.writer is None:
             heard.label = self._label(heard, rank)
             head = {"kind": "steps", "host": self.host, "label": heard.label, "start": self.start}
-            heard.writer = SeriesWriter(self.folder.steps(heard.label), head)
+            heard.writer = SeriesWriter(
+                self.folder.steps(heard.label), head, MAX_COARSE_STEP_ROWS, FINE_STEP_ROWS
+            )
         heard.writer.append(row)
 
     def _label(self, heard: Heard, rank: int) -> str:

@@ -15,12 +15,16 @@ from typing import Any, NamedTuple
 
 FORMAT = 1
 
-# With 8 GPUs a merged row takes about 1.7 kB: a node stays far under 5 MB for any length of run.
+# With 8 GPUs a merged row of readings takes about 2 kB.
 MAX_COARSE_ROWS = 1024
-# More steps than any run has; a larger count is damage.
-MAX_COUNT = 1e12
 # What a live view and the end of a run want to see finely: five minutes of one reading a second.
 FINE_ROWS = 300
+# The steps of one rank, of which a node may have eight: together under 5 MB a node
+# (benchmarks/size.md).
+MAX_COARSE_STEP_ROWS = 192
+FINE_STEP_ROWS = 60
+# Nothing that is measured or counted comes near; a larger number is damage.
+LARGEST = 1e15
 
 
 class Stat(NamedTuple):
@@ -87,8 +91,16 @@ def merged(rows: Iterable[Row]) -> Row | None:
 class SeriesWriter:
     """Appends rows to one file and keeps it bounded. Raises OSError when the disk refuses."""
 
-    def __init__(self, path: Path, head: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        head: Mapping[str, Any],
+        max_coarse: int | None = None,
+        fine: int | None = None,
+    ) -> None:
         self.path = path
+        self._max_coarse = max_coarse or MAX_COARSE_ROWS
+        self._fine_rows = fine or FINE_ROWS
         self._head = {"format": FORMAT, **head}
         self._columns: list[str] = []
         self._coarse: list[Row] = []
@@ -104,7 +116,7 @@ class SeriesWriter:
         """Add one row; it is in the file, or at least in the kernel, when this returns."""
         self._fine.append(row)
         try:
-            if len(self._fine) > 2 * FINE_ROWS:
+            if len(self._fine) > 2 * self._fine_rows:
                 self._rewrite()
             else:
                 self._put(self._encode(row))
@@ -136,9 +148,10 @@ class SeriesWriter:
 
     def _rewrite(self) -> None:
         """Merge what is old, and replace the file by the shorter one."""
-        coarse, fine = [*self._coarse, *self._fine[:-FINE_ROWS]], self._fine[-FINE_ROWS:]
+        kept = self._fine_rows
+        coarse, fine = [*self._coarse, *self._fine[:-kept]], self._fine[-kept:]
         bin_s = self._bin_s
-        while len(coarse := _binned(coarse, bin_s)) > MAX_COARSE_ROWS:
+        while len(coarse := _binned(coarse, bin_s)) > self._max_coarse:
             bin_s *= 2
         self._columns = []
         temporary = self.path.with_name(self.path.name + ".new")
@@ -221,7 +234,7 @@ def known_number(value: object) -> float | None:
         number = float(value)
     except OverflowError:
         return None
-    return number if math.isfinite(number) else None
+    return number if abs(number) < LARGEST else None
 
 
 def _values(path: Path) -> Iterator[object]:
@@ -239,6 +252,6 @@ def _values(path: Path) -> Iterator[object]:
 def _stat(cell: object) -> Stat | None:
     cells = cell if isinstance(cell, list) else [1, cell, 0, cell]
     known = [number for each in cells if (number := known_number(each)) is not None]
-    if len(cells) != 4 or len(known) != 4 or not 1 <= known[0] < MAX_COUNT:
+    if len(cells) != 4 or len(known) != 4 or known[0] < 1:
         return None
     return Stat(int(known[0]), known[1], known[2], known[3])

@@ -94,7 +94,7 @@ class Machine:
     def gpus(self) -> list[int]:
         """Return the numbers of the GPUs that were read."""
         numbers = {name.split(".")[1] for name in self.stats if name.startswith("gpu.")}
-        return sorted(int(number) for number in numbers)
+        return sorted(int(number) for number in numbers if number.isdecimal())
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,9 @@ def make_split(stats: Mapping[str, Stat], kind: str) -> Split | None:
     device = stats.get(f"{kind}.device_step")
     # Without a single step measured on the device, the host's own clock is all there is.
     prefix = kind if device is not None or not _has_host(stats, kind) else f"{kind}.host"
-    measured = device.count if device is not None else step.count
+    # Of most steps on a device only the length is taken.
+    full = stats.get(f"{kind}.host.step")
+    measured = device.count if device is not None else full.count if full else step.count
     phases = {
         phase: stat.mean * stat.count / measured
         for phase in PHASES
@@ -231,7 +233,7 @@ def make_split(stats: Mapping[str, Stat], kind: str) -> Split | None:
 
 
 def _has_host(stats: Mapping[str, Stat], kind: str) -> bool:
-    return any(name.startswith(f"{kind}.host.") for name in stats)
+    return any(f"{kind}.host.{phase}" in stats for phase in PHASES)
 
 
 def _count(value: object) -> int:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # Traced steps: after warm-up, then ever more rarely; a run of any length has a handful.
 FIRST_TRACED = 30
 MAX_TRACED = 8
+# What traced steps may take of the run, as a share.
+BUDGET = 0.003
 # Calls on a tensor of the device that hand its values to the host, which waits for them.
 SYNCHRONISING = frozenset((
     "item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__",
@@ -47,6 +49,7 @@ class DeviceLines:
         self.is_off = False
         self._error: Exception | None = None
         self._next = FIRST_TRACED
+        self._not_before = self._began = 0.0
         self._mode: Any = None
         self._events: list[tuple[tuple[CodeType, int] | None, Any]] = []
         self._pending: list[tuple[tuple[CodeType, int] | None, Any]] = []
@@ -58,8 +61,16 @@ class DeviceLines:
             self._read()
         if self._mode is not None:
             self._end()
-        elif self.timeline.steps >= self._next and self.traced < MAX_TRACED and not self._pending:
+        elif self._is_due():
             self._begin()
+
+    def _is_due(self) -> bool:
+        return (
+            self.timeline.steps >= self._next
+            and self.timeline.last >= self._not_before
+            and self.traced < MAX_TRACED
+            and not self._pending
+        )
 
     def forget(self) -> None:
         """Let go of every event."""
@@ -86,6 +97,7 @@ class DeviceLines:
         if self._is_compiling_code() or self.device.is_capturing():
             return
         self._events = []
+        self._began = self.timeline.last
         self._mode = self._make_mode()
         self._mode.__enter__()
         self.timeline.is_traced = True
@@ -96,6 +108,8 @@ class DeviceLines:
             return
         mode, self._mode = self._mode, None
         mode.__exit__(None, None, None)
+        now = self.timeline.last
+        self._not_before = now + (now - self._began) / BUDGET
         if self._error is not None:
             raise self._error
         self.mark(None)

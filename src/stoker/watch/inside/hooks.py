@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from _thread import get_ident
 
+from .timeline import OPEN
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +73,7 @@ def spanning(
     """Return `original` with a phase around it, when it is called where a phase may begin."""
 
     def span(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or get_ident() != timeline.owner or not timeline.is_open():
+        if is_compiling() or get_ident() != timeline.owner or timeline.current not in OPEN:
             return original(*args, **kwargs)
         begins()
         try:

@@ -12,6 +12,7 @@ import math
 import sys
 import weakref
 from _thread import get_ident
+from importlib import import_module
 
 from .hooks import dressed, never, spanning
 from .tensorflow import classes_with, stepping
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .process import Watched
+
+# Backends whose steps are seen in parts; on the others a step is one piece.
+EAGER = ("tensorflow", "torch")
 
 
 def watch_keras(watched: Watched, trainer: Any) -> None:
@@ -53,7 +57,7 @@ class Keras:
         when("keras.src.trainers.epoch_iterator", self._watch_epochs)
         for name in ("base_optimizer", "loss_scale_optimizer", "multi_optimizer"):
             when(f"keras.src.optimizers.{name}", self._watch_optimizer)
-        if self.backend not in ("tensorflow", "torch"):
+        if self.backend not in EAGER:
             when("keras.src.callbacks.callback_list", self._watch_callbacks)
 
     def _note_version(self, module: Any) -> None:
@@ -65,7 +69,7 @@ class Keras:
         timeline = self.timeline
         for kind in classes_with(module, "apply"):
             original = kind.apply
-            if self.backend in ("tensorflow", "torch"):
+            if self.backend in EAGER:
                 original = stepping(timeline, original, self.is_compiling)
             kind.apply = self._noting(original)
 
@@ -89,7 +93,7 @@ class Keras:
             # Models are also called to be built, long before the loop.
             lambda: not timeline.is_started or is_compiling(),
         )
-        if self.backend not in ("tensorflow", "torch"):
+        if self.backend not in EAGER:
             call = module.Model.__call__
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -121,6 +125,9 @@ class Keras:
     # -- what is one compiled call ---------------------------------------------------
 
     def _watch_callbacks(self, module: Any) -> None:
+        self.watched.notes.append(
+            f"on {self.backend}, a step of Keras is one piece: the wait for data is part of `graph`"
+        )
         kind = module.CallbackList
         kind.on_epoch_begin = self._before(kind.on_epoch_begin, self.timeline.epoch_begins)
         kind.on_train_batch_begin = self._after(kind.on_train_batch_begin, self._batch_begins)
@@ -154,6 +161,7 @@ class Keras:
         self.timeline.graph_begins(key)
 
     def _batch_ends(self, key: int) -> None:
+        self.timeline._step_forward = True
         self.timeline.graph_ends(key)
 
     def _test_begins(self, key: int) -> None:
@@ -193,7 +201,8 @@ class Keras:
 def _compiling(backend: str) -> Callable[[], bool]:
     """Return what says that a graph is being made and nothing is computed."""
     if backend == "tensorflow":
-        is_eager = sys.modules["tensorflow"].executing_eagerly
+        # Keras may be imported in the middle of `import tensorflow`.
+        is_eager = import_module("tensorflow.python.eager.context").executing_eagerly
         return lambda: not is_eager()
     if backend == "torch":
         compiler = getattr(sys.modules["torch"], "compiler", None)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .device_lines import DeviceLines
 
 # What measuring may cost, as a share of the step; when it costs more, fewer steps are measured.
-BUDGET = 0.004
+BUDGET = 0.003
 MAX_STRIDE = 64
 # Steps that wait to be read; beyond that they are dropped and counted.
 MAX_PENDING = 32
@@ -96,6 +96,7 @@ class Marks:
         if self._is_wanted or self._is_fresh:
             self.drop_step()
             self._open = []
+            self.timeline.is_light = False
             self._is_wanted, self._is_fresh = False, True
             self.mark(self.timeline.current)
         elif self._open is not None:
@@ -137,6 +138,10 @@ class Marks:
         if self._open is None and self.is_on and self._since >= self.stride:
             self._open_next(step.length, cut)
         self._cut_at = 0
+        # Of a step that is not measured only the length is taken, unless the host's own clock
+        # is all there is.
+        is_idle = self._open is None and not self.timeline.is_traced
+        self.timeline.is_light = self.is_on and not self.is_broken and is_idle
 
     def forget(self) -> None:
         """Let go of every event: the process is about to fork."""
@@ -154,6 +159,7 @@ class Marks:
 
     def _stop(self) -> None:
         self._open = None
+        self.timeline.is_light = False
         self._is_wanted = self._is_fresh = False
         if self.lines is not None:
             self.lines.end()

@@ -36,7 +36,7 @@ class Models:
         self.timeline = watched.timeline
         self.torch = torch
         self.is_compiling = is_compiling
-        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._seen: dict[int, weakref.ref[Any]] = {}
         self._looks = 0
         self._is_patient = True
         self._roots: list[Any] = []
@@ -48,7 +48,8 @@ class Models:
     def look(self, optimizer: Any) -> None:
         """Find the outermost modules that hold parameters of an optimizer, when it first steps."""
         try:
-            if optimizer not in self._seen:
+            seen = self._seen.get(id(optimizer))
+            if seen is None or seen() is not optimizer:
                 self._meet(optimizer)
             elif self._is_patient and self.timeline.steps >= PATIENCE_STEPS * (self._depth + 1):
                 self._descend()
@@ -58,7 +59,7 @@ class Models:
             self.watched.give_up_on("the model", error)
 
     def _meet(self, optimizer: Any) -> None:
-        self._seen.add(optimizer)
+        self._seen[id(optimizer)] = weakref.ref(optimizer)
         self._looks += 1
         if self._looks > MAX_OPTIMIZERS:
             return

@@ -74,7 +74,7 @@ class PyTorch:
         def __next__(self: Any) -> Any:
             if get_ident() != timeline.owner:
                 return hooks.load_beside(following, self)
-            if not timeline.is_open():
+            if timeline.current not in OPEN:
                 return following(self)
             timeline.data_begins()
             try:
@@ -89,7 +89,7 @@ class PyTorch:
             return batch
 
         def __iter__(self: Any) -> Any:
-            is_mine = get_ident() == timeline.owner and timeline.is_open()
+            is_mine = get_ident() == timeline.owner and timeline.current in OPEN
             if is_mine:
                 timeline.loader_begins()
             try:
@@ -329,7 +329,7 @@ class PyTorch:
         def copying(self: Any, *args: Any, **kwargs: Any) -> Any:
             if (
                 is_compiling()
-                or not timeline.is_open()
+                or timeline.current not in OPEN
                 or (args and type(args[0]) is dtype)
                 or self.is_cuda is not is_into
                 or get_ident() != timeline.owner
@@ -355,7 +355,7 @@ class PyTorch:
         timeline = self.timeline
 
         def replay(self: Any) -> Any:
-            if get_ident() != timeline.owner or not timeline.is_open():
+            if get_ident() != timeline.owner or timeline.current not in OPEN:
                 return original(self)
             timeline.graph_begins(id(self))
             try:

@@ -86,6 +86,8 @@ class TensorFlow:
         self.newest = 0
         self._meters = 0
         self._is_fetching = False
+        # The iterator that was given to the function that is called now.
+        self._iterator: Any = None
         self._iterators: set[type] = set()
 
     def install(self) -> None:
@@ -118,7 +120,7 @@ class TensorFlow:
         make = function.get_concrete_function
 
         def get_concrete_function(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if hooks.tracing is not None:
+            if hooks.tracing is not None or get_ident() != hooks.timeline.owner:
                 return make(self, *args, **kwargs)
             traced = hooks.tracing = hooks.traced.setdefault(self, Traced())
             try:
@@ -137,8 +139,10 @@ class TensorFlow:
                 if hooks.tracing is None:
                     return original(self, *args, **kwargs)
                 return hooks.call_inside(original, self, args, kwargs)
-            if not hooks.is_outside() or hooks.runs_eagerly():
+            if hooks.runs_eagerly():
                 return original(self, *args, **kwargs)
+            if not hooks.is_outside():
+                return hooks.call_beside(original, self, args, kwargs)
             try:
                 return hooks.call(original, self, args, kwargs)
             except BaseException as error:
@@ -155,11 +159,11 @@ class TensorFlow:
         is_new = traced is None
         if traced is None:
             traced = self.traced[function] = Traced()
-        before, loader = timeline.current, self._loader_of(args)
-        is_fetching = loader is not None or traced.meter is not None
+        before, iterator = timeline.current, self._iterator_in(args)
+        is_fetching = iterator is not None or traced.meter is not None
         is_fresh = False
         if is_fetching:
-            is_fresh = self._begin_fetch(traced, loader or self.newest)
+            is_fresh = self._begin_fetch(traced, self.newest if iterator is None else id(iterator))
         elif self._is_step(traced) and not timeline.is_started:
             _start(self.timeline)
         if is_new or traced.has_gradient or traced.has_optimizer:
@@ -167,7 +171,7 @@ class TensorFlow:
         else:
             timeline.switch(FORWARD)
         began = timeline.last
-        self.tracing = traced
+        self.tracing, self._iterator = traced, iterator
         try:
             result = original(function, *args, **kwargs)
         except BaseException as error:
@@ -175,14 +179,29 @@ class TensorFlow:
             drop_frame(error)
             raise
         finally:
-            self.tracing = outer
+            self.tracing, self._iterator = outer, None
         if not (traced.has_gradient or traced.has_optimizer):
             self._move(timeline.switch(FORWARD), FORWARD, began)
         if traced.meter is not None and not self._split(traced.meter, began, is_fresh):
-            self._fail(began, is_fetching)
+            timeline.data_ends(0, got=False)
         else:
             self._end(traced, id(function), before if not is_fetching else PREPARE)
         return result
+
+    def call_beside(self, original: Any, function: Any, args: Any, kwargs: Any) -> Any:
+        """Call a function in the middle of a phase, or in another thread."""
+        timeline = self.timeline
+        is_other = get_ident() != timeline.owner
+        if not is_other or timeline.steps or timeline.has_stepped or self.tracing is not None:
+            return original(function, *args, **kwargs)
+        traced = self.tracing = self.traced.setdefault(function, Traced())
+        try:
+            return original(function, *args, **kwargs)
+        finally:
+            self.tracing = None
+            if self._is_step(traced):
+                # Training in a thread of its own, as Ray does it: that thread is the one to watch.
+                timeline.reset(get_ident())
 
     def call_inside(self, original: Any, function: Any, args: Any, kwargs: Any) -> Any:
         """Call a function in the graph of another that is being traced."""
@@ -326,7 +345,7 @@ class TensorFlow:
     ) -> Any:
         """Fetch in the graph that is being traced, between two clocks."""
         traced = self.tracing
-        if traced is None or self._is_fetching or not self._can_have_clocks():
+        if traced is None or self._is_fetching or not self._can_have_clocks(iterator, is_optional):
             return original(iterator, *args, **kwargs)
         if traced.meter is None:
             self._meters += 1
@@ -337,22 +356,32 @@ class TensorFlow:
         finally:
             self._is_fetching = False
 
-    def _can_have_clocks(self) -> bool:
-        """Say whether clocks may be in the graph that is being traced."""
-        graph = self.tensorflow.compat.v1.get_default_graph()
+    def _can_have_clocks(self, iterator: Any, is_optional: bool) -> bool:
+        """Say whether clocks may be in the graph that is being traced; note why not."""
+        try:
+            why = self._why_no_clocks(iterator, is_optional)
+        except Exception as error:  # another version of TensorFlow
+            why = f"{type(error).__name__}: {error}"
+        note = f"the wait for data inside a tf.function is not told apart from `graph`: {why}"
+        if why and note not in self.watched.notes:
+            self.watched.notes.append(note)
+        return not why
+
+    def _why_no_clocks(self, iterator: Any, is_optional: bool) -> str:
+        tf = self.tensorflow
+        graph = tf.compat.v1.get_default_graph()
         control_flow = import_module("tensorflow.python.ops.control_flow_util")
         if control_flow.GraphOrParentsInXlaContext(graph):
-            self._note_no_clocks("XLA compiles it")
-        elif self.is_deterministic():
-            self._note_no_clocks("op determinism is on")
-        else:
-            return True
-        return False
-
-    def _note_no_clocks(self, why: str) -> None:
-        note = f"the wait for data inside a tf.function is not told apart from `graph`: {why}"
-        if note not in self.watched.notes:
-            self.watched.notes.append(note)
+            return "XLA compiles it"
+        if self.is_deterministic():
+            return "op determinism is on"
+        # A clock on the host, after something on a device, would make the host wait for it.
+        if not (_is_on_host(iterator) and _is_on_host(self._iterator)):
+            return "the batches are fetched on the device"
+        devices = tf.config.list_logical_devices()
+        if is_optional and any(each.device_type != "CPU" for each in devices):
+            return "the next batch is fetched while the device computes"
+        return ""
 
     def _watch_determinism(self) -> None:
         """With op determinism, TensorFlow runs no clocks: graphs that have some are made anew."""
@@ -371,10 +400,10 @@ class TensorFlow:
         module.enable_op_determinism = dressed(enable_op_determinism, enable)
         self.tensorflow.config.experimental.enable_op_determinism = module.enable_op_determinism
 
-    def _loader_of(self, args: tuple[Any, ...]) -> int | None:
+    def _iterator_in(self, args: tuple[Any, ...]) -> Any:
         for each in args:
             if type(each) in self._iterators:
-                return id(each)
+                return each
         return None
 
     def _begin_fetch(self, traced: Traced, loader: int) -> bool:
@@ -390,12 +419,17 @@ class TensorFlow:
 
     def _split(self, meter: Meter, began: float, is_fresh: bool) -> bool:
         """Give the wait inside the call to `data`; return whether there was a batch."""
-        timeline = self.timeline
+        timeline, totals = self.timeline, self.timeline.totals
         phase = timeline.switch(OTHER)
-        waited = meter.waited(timeline.last - began, is_fresh)
-        timeline.totals[phase] -= waited
-        timeline.totals[DATA] += waited
+        ended = timeline.last
+        waited = meter.waited(ended - began, is_fresh)
         timeline.switch(phase)
+        if meter.is_at_end:
+            waited = ended - began
+            totals[OTHER] -= timeline.last - ended
+            totals[DATA] += timeline.last - ended
+        totals[phase] -= waited
+        totals[DATA] += waited
         return not meter.is_at_end
 
     def _note_pipeline(self, dataset: Any) -> None:
@@ -528,10 +562,10 @@ class Meter:
 
     def _add(self, began: Any, values: Any, has_value: Callable[[], Any] | None) -> None:
         tf, raw = self.tensorflow, self.tensorflow.raw_ops
-        ended = self._clock(values) if began is not None and self._tensors(values) else None
-        if ended is None:
-            return
         try:
+            if began is None or not self._tensors(values):
+                return
+            ended = self._clock(values)
             with tf.name_scope("stoker"), tf.device("CPU:0"):
                 took, none = ended - began, tf.constant(0.0, tf.float64)
                 row = [none, none, took]
@@ -648,8 +682,13 @@ def stepping(
     """Return a method of an optimizer with the optimizer's step around it."""
 
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or get_ident() != timeline.owner:
+        if is_compiling():
             return original(self, *args, **kwargs)
+        if get_ident() != timeline.owner:
+            if timeline.steps or timeline.has_stepped:
+                return original(self, *args, **kwargs)
+            # Training in a thread of its own, as Ray does it: that thread is the one to watch.
+            timeline.reset(get_ident())
         timeline.optimizer_begins(id(self))
         try:
             return original(self, *args, **kwargs)
@@ -690,6 +729,15 @@ def _graph_of(tensor: Any) -> Any:
         return tensor.graph
     except Exception:
         return None
+
+
+def _is_on_host(iterator: Any) -> bool:
+    strategy = getattr(iterator, "_strategy", None)
+    devices = [str(getattr(getattr(iterator, "_iterator_resource", None), "device", ""))]
+    if strategy is not None:
+        devices = [str(each) for each in strategy.extended.worker_devices]
+    # Without a name, as in a graph, it is where the iterator is that was given.
+    return all(not each or "CPU" in each for each in devices)
 
 
 def _stages(dataset: Any) -> Iterable[Any]:

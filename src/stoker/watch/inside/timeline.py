@@ -67,6 +67,11 @@ _HOST = {
 }
 
 
+_STEP = {kind: f"{kind}.step" for kind in _MEASURES}
+# How many steps the host's phases were taken from.
+_FULL = {kind: f"{kind}.host.step" for kind in _MEASURES}
+
+
 class Step:
     """One step as the host saw it: its kind, its length and its phases in seconds."""
 
@@ -112,6 +117,7 @@ class Timeline:
         self._micro = self.totals[:]
         self._is_new = True
         self._gap_from: list[float] | None = None
+        self._asked_at = self._gap_s = 0.0
         self._after = self._around = OTHER
         self._is_answered = False
         self._has_forward = self._has_backward = False
@@ -122,19 +128,33 @@ class Timeline:
         self.is_started = False
         # Set by device_lines.py for the step that it traces.
         self.is_traced = False
+        # Set by marks.py for a step of which only the length is taken.
+        self.is_light = self._is_partly_light = False
 
     # -- the partition ---------------------------------------------------------------
 
     def switch(self, phase: int) -> int:
         """End the phase that is on, begin another, return the one that ended."""
-        now = self.clock()
         before = self.current
+        if self.is_light:
+            self.current = phase
+            return before
+        now = self.clock()
         self.totals[before] += now - self.last
         self.last = now
         self.current = phase
         if self.marks is not None:
             self.marks.mark(phase)
         return before
+
+    def settle(self) -> None:
+        """Account for the time up to now; of a light step it is known only that it passed."""
+        if self.is_light:
+            now = self.clock()
+            self.totals[OTHER] += now - self.last
+            self.last = now
+        else:
+            self.switch(self.current)
 
     def is_open(self) -> bool:
         """Say whether a phase may begin now."""
@@ -160,6 +180,8 @@ class Timeline:
         if self._depth:
             # An optimizer's step that raised did not end.
             self._depth, self._base = 0, OTHER
+        if self.is_light:
+            self.settle()
         if not self.is_started:
             self._start()
         if self._is_evaluation():
@@ -170,7 +192,9 @@ class Timeline:
             self.totals = [0.0] * COUNT
         elif self._gap_from is not None:
             self._carve_out_gap(self._gap_from)
+        self._tell_gap()
         self.switch(DATA)
+        self._asked_at = sum(self.totals)
         if self._has_forward or self._has_backward or self._is_new:
             self._micro = self.totals[:]
             self._is_new = False
@@ -185,7 +209,14 @@ class Timeline:
                 self._fresh.discard(loader)
                 self._first = True
             return
-        # What follows, up to the next batch of any loader, stands between two epochs.
+        # The end of a loader, where its workers stop, and what follows up to the next batch of any
+        # loader, stand between two epochs.
+        self.settle()
+        spent = sum(self.totals) - self._asked_at
+        self.totals[OTHER if self.is_light else DATA] -= spent
+        self._gap_s += spent
+        if self.marks is not None:
+            self.marks.drop_step()
         self._gap_from = self.totals[:]
         self.switch(OTHER)
 
@@ -250,10 +281,12 @@ class Timeline:
 
     def flush(self) -> None:
         """Close a step that nothing else will close: the program ends."""
+        self.settle()
         if self._stepped:
             self._close(self._tentative or self.totals, cut=True)
         elif self._is_evaluation():
             self._carve_out_evaluation()
+        self._tell_gap()
         self._rotate(self.clock())
 
     @property
@@ -262,6 +295,8 @@ class Timeline:
         return bool(self._stepped)
 
     def _end_of_step(self, key: int) -> None:
+        if self.is_light:
+            self.settle()
         self._has_backward = True
         self._stepped.add(key)
         self._tentative = self.totals[:]
@@ -296,17 +331,21 @@ class Timeline:
         self._first = False
         block = self.block
         host = settled(totals, forward)
-        on_device = self.marks is not None and self.marks.is_on
-        block.add(f"{kind}.step", length)
-        for name, value in zip((_HOST if on_device else _MEASURES)[kind], host, strict=True):
-            if value:
-                block.add(name, value)
+        block.add(_STEP[kind], length)
+        if not self._is_partly_light:
+            on_device = self.marks is not None and self.marks.is_on
+            if on_device:
+                block.add(_FULL[kind], length)
+            for name, value in zip((_HOST if on_device else _MEASURES)[kind], host, strict=True):
+                if value:
+                    block.add(name, value)
         for name, value in self.beside.items():
             if value:
                 block.add(f"{kind}.beside.{name}", value)
                 self.beside[name] = 0.0
         if self.marks is not None:
             self.marks.close_step(Step(kind, length, host, forward), cut)
+            self._is_partly_light = self.is_light
         if self.last - block.start >= BLOCK_S:
             self._rotate(self.last)
         if self.on_step is not None:
@@ -329,10 +368,15 @@ class Timeline:
     def _is_evaluation(self) -> bool:
         return self._has_forward and not self._has_backward and not self._stepped
 
+    def _tell_gap(self) -> None:
+        if self._gap_s:
+            self.block.add("gap.step", self._gap_s)
+            self._gap_s = 0.0
+
     def _carve_out_gap(self, before: list[float]) -> None:
         """Between the end of one loader and the next batch: saving, printing, workers that end."""
         self.switch(OTHER)
-        self.block.add("gap.step", sum(self.totals) - sum(before))
+        self._gap_s += sum(self.totals) - sum(before)
         self.totals = before
         if self.marks is not None:
             self.marks.drop_step()
@@ -346,9 +390,12 @@ class Timeline:
         self.totals = self._micro
         self._first = False
         self.block.add("eval.step", sum(part))
-        for name, value in zip(_MEASURES["eval"], part, strict=True):
-            if value:
-                self.block.add(name, value)
+        if not self.is_light:
+            if self.marks is not None and self.marks.is_on:
+                self.block.add("eval.host.step", sum(part))
+            for name, value in zip(_MEASURES["eval"], part, strict=True):
+                if value:
+                    self.block.add(name, value)
         if self.marks is not None:
             self.marks.drop_step()
         if self.last - self.block.start >= BLOCK_S:

@@ -1,0 +1,47 @@
+"""Tensors made in the loop itself, or by a class of the user's that is called DataLoader."""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from loop_parts import Net, SlowSGD, pause, read_words
+from torch import Tensor
+
+
+class DataLoader:
+    """Nothing to do with PyTorch's."""
+
+    def __init__(self, batches: int) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for _ in range(self.batches):
+            yield make()
+
+
+def make() -> tuple[Tensor, Tensor]:
+    pause("data", words.data)
+    return torch.randn(2, 8), torch.ones(2, 4)
+
+
+words = read_words(how="tensors")
+model = Net(words)
+optimizer = SlowSGD(model.parameters(), words.step)
+
+
+def train(x: Tensor, y: Tensor) -> None:
+    loss = F.mse_loss(model(x), y)
+    pause("loss", words.loss)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    pause("after", words.after)
+
+
+for _ in range(words.epochs):
+    if words.how == "class":
+        for x, y in DataLoader(words.batches):
+            train(x, y)
+    else:
+        for _ in range(words.batches):
+            train(*make())

@@ -1,0 +1,391 @@
+"""Steps measured on the time line of a device that works while the host runs ahead."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.watch.inside.marks import BUDGET, MAX_PENDING, MAX_STRIDE, Marks
+from stoker.watch.inside.timeline import Timeline
+from test_timeline import ADAM, SGD, TRAIN, VALID, Clock
+
+# A step with one batch has this many marks, the one that opens it among them.
+MARKS_A_STEP = 10
+
+
+class Event:
+    """A mark on the device's time line, at a time that is known when it is recorded."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        self.device, self.at = device, 0.0
+
+    def query(self) -> bool:
+        self.device.enter("query")
+        return self.at <= self.device.clock.now
+
+    def elapsed_time(self, end: Event) -> float:
+        self.device.enter("elapsed_time")
+        assert self.query(), "nothing may wait for the device"
+        assert end.query(), "nothing may wait for the device"
+        return 1000 * (end.at - self.at)
+
+
+class FakeDevice:
+    """Works through what it was given, one piece after the other."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.busy_until = clock.now
+        self.made = 0
+        self.recorded = 0
+        self.living: weakref.WeakSet[Event] = weakref.WeakSet()
+        self.fails_at = ""
+        self.capturing = False
+        # What it costs the host to record an event.
+        self.cost_ms = 0.0
+
+    def enter(self, name: str) -> None:
+        if name == self.fails_at:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def work(self, ms: float) -> None:
+        self.busy_until = max(self.busy_until, self.clock.now) + ms / 1000
+
+    def make_event(self) -> Event:
+        self.enter("make_event")
+        event = Event(self)
+        self.made += 1
+        self.living.add(event)
+        return event
+
+    def record(self, event: Event) -> None:
+        assert not self.capturing, "it would be caught in the graph"
+        self.enter("record")
+        self.recorded += 1
+        self.clock.move(self.cost_ms)
+        event.at = max(self.busy_until, self.clock.now)
+
+    def is_capturing(self) -> bool:
+        self.enter("is_capturing")
+        return self.capturing
+
+
+class Loop:
+    """A loop whose host takes 0.1 ms to give the device each piece of work."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.device = FakeDevice(self.clock)
+        self.line = Timeline(owner=1, clock=self.clock)
+        self.errors: list[tuple[str, Exception]] = []
+        self.marks = Marks(
+            self.line, self.device, lambda *told: self.errors.append(told), self.clock
+        )
+        self.marks.is_on = True
+        self.line.marks = self.marks
+
+    def data(self, ms: float, loader: int = TRAIN) -> None:
+        self.line.data_begins()
+        self.clock.move(ms)
+        self.line.data_ends(loader, got=True)
+
+    def launch(self, ms: float) -> None:
+        self.clock.move(0.1)
+        self.device.work(ms)
+
+    def forward(self, ms: float = 2) -> None:
+        self.line.forward_begins()
+        self.launch(ms)
+        self.line.forward_ends()
+
+    def backward(self, ms: float = 3) -> None:
+        self.line.backward_begins()
+        self.launch(ms)
+        self.line.backward_ends()
+
+    def optimizer(self, ms: float = 1, key: int = ADAM) -> None:
+        self.line.optimizer_begins(key)
+        self.launch(ms)
+        self.line.optimizer_ends(key)
+
+    def graph(self) -> None:
+        self.line.graph_begins(7)
+        self.launch(2)
+        self.line.graph_ends(7)
+
+    def wait_for_device(self, ahead_ms: float = 0) -> None:
+        """As `loss.item()` does, or a queue that holds so much work and no more."""
+        self.clock.now = max(self.clock.now, self.device.busy_until - ahead_ms / 1000)
+
+    def steps(self, count: int, data_ms: float = 4, ahead_ms: float = 0) -> None:
+        for _ in range(count):
+            self.data(data_ms)
+            self.forward()
+            self.backward()
+            self.optimizer()
+            self.wait_for_device(ahead_ms)
+
+    def forget_found(self) -> None:
+        for block in [*self.line.ready, self.line.block]:
+            block.sums.clear()
+
+    def found(self, kind: str = "steady") -> dict[str, float]:
+        """Return the mean of each measure over the measured steps of a kind, in milliseconds."""
+        sums: dict[str, list[float]] = {}
+        for block in [*self.line.ready, self.line.block]:
+            for name, (count, total, _, _) in block.sums.items():
+                if name.startswith(f"{kind}.") and ".host." not in name:
+                    pair = sums.setdefault(name.removeprefix(f"{kind}."), [0, 0.0])
+                    pair[0] += count
+                    pair[1] += total
+        steps = sums.pop("step", [1])
+        measured = sums.get("device_step", steps)[0]
+        found = {name: round(1000 * total / measured, 6) for name, (_, total) in sums.items()}
+        return {name: value for name, value in found.items() if value}
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+# -- phases ------------------------------------------------------------------------------
+
+
+def test_phases_are_as_long_as_on_the_device(loop: Loop) -> None:
+    loop.steps(20)
+    # The host is ahead only within the step: what it takes to launch the first piece shows.
+    assert loop.found() == {
+        "data": 4, "forward": 2.1, "backward": 3, "optimizer": 1, "device_step": 10.1,
+    }  # fmt: skip
+    assert loop.found("warmup")["device_step"] == pytest.approx(10.1)
+    assert not loop.errors
+
+
+def test_a_wait_for_data_that_the_device_spends_working_does_not_show(loop: Loop) -> None:
+    # 4.3 ms a step for the host and 6 ms for the device: after a while it has enough to do.
+    loop.steps(20, ahead_ms=20)
+    loop.forget_found()
+    loop.steps(20, ahead_ms=20)
+    assert loop.found() == {
+        "forward": 2, "backward": 3, "optimizer": 1, "device_step": 6, "data_hidden": 4,
+    }  # fmt: skip
+
+
+def test_a_wait_for_data_that_the_device_spends_idle_shows_whole(loop: Loop) -> None:
+    loop.steps(20, data_ms=30)
+    assert loop.found()["data"] == 30
+    assert "data_hidden" not in loop.found()
+
+
+def test_a_wait_that_is_half_hidden_shows_by_half(loop: Loop) -> None:
+    # While the host waits 12 ms, the device works off the 5.8 ms that are left of its 6.
+    loop.steps(20, data_ms=12, ahead_ms=100)
+    found = loop.found()
+    assert found["data"] == pytest.approx(6.2)
+    assert found["data_hidden"] == pytest.approx(5.8)
+    assert found["device_step"] == pytest.approx(12.3)
+
+
+def test_nothing_is_recorded_before_the_device_is_used(loop: Loop) -> None:
+    loop.marks.is_on = False
+    loop.steps(10)
+    assert loop.device.made == 0
+    assert loop.found("warmup")["data"] == 4  # by the host's clock, under the usual names
+    loop.marks.is_on = True
+    loop.steps(10)
+    assert loop.marks.measured > 5
+
+
+# -- which steps are measured ----------------------------------------------------------------
+
+
+def test_a_loop_without_a_loader_is_measured_from_optimizer_to_optimizer(loop: Loop) -> None:
+    for _ in range(30):
+        loop.clock.move(1)
+        loop.forward()
+        loop.backward()
+        loop.optimizer()
+        loop.wait_for_device()
+    assert loop.marks.measured >= 8
+    assert loop.found() == {
+        "other": 1, "forward": 2.1, "backward": 3, "optimizer": 1, "device_step": 7.1,
+    }  # fmt: skip
+
+
+def test_two_optimizers_without_a_loader_are_one_step(loop: Loop) -> None:
+    for _ in range(30):
+        for key in (ADAM, SGD):
+            loop.forward()
+            loop.backward()
+            loop.optimizer(key=key)
+            loop.wait_for_device()
+    assert loop.marks.measured >= 8
+    assert loop.found() == {
+        "forward": 4.2, "backward": 6, "optimizer": 2, "device_step": 12.2,
+    }  # fmt: skip
+
+
+def test_an_evaluation_in_it_makes_a_step_unfit_to_be_measured(loop: Loop) -> None:
+    loop.steps(10)
+    before = loop.marks.measured
+    loop.data(2, VALID)
+    loop.forward()
+    loop.data(2, VALID)
+    loop.forward()
+    loop.steps(11)
+    assert loop.marks.measured - before == 10
+    assert loop.found()["device_step"] == 10.1
+
+
+def test_a_step_in_which_a_graph_is_captured_is_left_out(loop: Loop) -> None:
+    loop.steps(10)
+    before = loop.marks.measured
+    loop.data(4)
+    loop.device.capturing = True
+    loop.forward(500)
+    loop.device.capturing = False
+    loop.backward()
+    loop.optimizer()
+    loop.wait_for_device()
+    loop.steps(10)
+    assert loop.marks.measured - before == 10
+    assert loop.found()["device_step"] == 10.1
+    assert not loop.errors
+
+
+# -- what it costs -----------------------------------------------------------------------------
+
+
+def share_of_time(loop: Loop, steps: int) -> float:
+    began, recorded = loop.clock.now, loop.device.recorded
+    loop.steps(steps)
+    cost = loop.device.cost_ms / 1000 * (loop.device.recorded - recorded)
+    return cost / (loop.clock.now - began)
+
+
+@pytest.mark.parametrize("cost_ms", [0.001, 0.01, 0.05, 0.2])
+def test_the_dearer_a_mark_the_fewer_steps_are_measured(loop: Loop, cost_ms: float) -> None:
+    loop.device.cost_ms = cost_ms
+    loop.steps(10)
+    assert share_of_time(loop, 500) < 1.5 * BUDGET
+    assert loop.marks.measured > 4
+    assert (loop.marks.stride == 1) == (cost_ms == 0.001)
+
+
+def test_however_dear_some_steps_are_measured(loop: Loop) -> None:
+    loop.device.cost_ms = 100
+    loop.steps(10 * MAX_STRIDE)
+    assert loop.marks.stride == MAX_STRIDE
+    assert loop.marks.measured >= 8
+    loop.device.cost_ms = 0.0001
+    loop.steps(2 * MAX_STRIDE)
+    assert loop.marks.stride == 1
+
+
+def test_events_are_used_again(loop: Loop) -> None:
+    loop.steps(20, ahead_ms=20)
+    made = loop.device.made
+    loop.steps(200, ahead_ms=20)
+    assert loop.device.made == made
+    assert loop.device.recorded > 1000
+
+
+def test_steps_that_wait_to_be_read_are_bounded(loop: Loop) -> None:
+    loop.device.work(1e9)
+    loop.steps(200, ahead_ms=1e12)
+    assert loop.marks.measured == 0
+    assert loop.marks.dropped > 100
+    assert len(loop.device.living) <= (MAX_PENDING + 2) * MARKS_A_STEP
+    loop.wait_for_device()
+    loop.steps(MAX_PENDING)
+    assert loop.marks.measured == MAX_PENDING
+
+
+def test_every_event_is_let_go_before_a_fork(loop: Loop) -> None:
+    loop.steps(10, ahead_ms=100)
+    loop.data(4)
+    loop.forward()
+    assert len(loop.device.living) > MARKS_A_STEP
+    loop.marks.forget()
+    assert len(loop.device.living) == 0
+    # The parent goes on in the middle of its step.
+    measured = loop.marks.measured
+    loop.backward()
+    loop.optimizer()
+    loop.steps(10)
+    assert loop.marks.measured - measured >= 8
+    assert not loop.errors
+
+
+def test_a_forked_child_leaves_the_device_alone(loop: Loop) -> None:
+    loop.steps(10)
+    loop.marks.forget()
+    loop.marks.end()
+    recorded = loop.device.recorded
+    loop.steps(10)
+    assert loop.device.recorded == recorded
+
+
+# -- a device in trouble -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["make_event", "record", "is_capturing", "query", "elapsed_time"])
+def test_a_device_that_raises_is_told_once_and_measured_no_more(call: str, loop: Loop) -> None:
+    loop.steps(10)
+    loop.marks.forget()  # so that new events are needed
+    loop.device.fails_at = call
+    steps = loop.line.steps
+    loop.steps(10)
+    assert [(what, type(error)) for what, error in loop.errors] == [
+        ("the device's time line", RuntimeError)
+    ]
+    assert loop.line.steps == steps + 10
+    recorded = loop.device.recorded
+    loop.steps(5)
+    assert loop.device.recorded == recorded
+
+
+def test_what_the_host_measures_after_that_is_not_added_to_the_device_s_phases(loop: Loop) -> None:
+    loop.steps(20)
+    before = loop.found()
+    loop.device.fails_at = "record"
+    loop.steps(20)
+    assert loop.found() == before
+
+
+EVENTS: dict[str, Callable[[Loop], None]] = {
+    "data": lambda loop: loop.data(1),
+    "other data": lambda loop: loop.data(1, VALID),
+    "forward": lambda loop: loop.forward(),
+    "backward": lambda loop: loop.backward(),
+    "optimizer": lambda loop: loop.optimizer(),
+    "other optimizer": lambda loop: loop.optimizer(key=SGD),
+    "optimizer begins": lambda loop: loop.line.optimizer_begins(ADAM),
+    "graph": lambda loop: loop.graph(),
+    "step": lambda loop: loop.steps(1, ahead_ms=20),
+    "wait": lambda loop: loop.wait_for_device(),
+    "fork": lambda loop: loop.marks.forget(),
+    "capture": lambda loop: setattr(loop.device, "capturing", not loop.device.capturing),
+}
+
+
+@given(st.lists(st.sampled_from(sorted(EVENTS)), max_size=80))
+def test_no_order_of_events_makes_a_device_step_other_than_its_phases(names: list[str]) -> None:
+    loop = Loop()
+    for name in names:
+        EVENTS[name](loop)
+    loop.device.capturing = False
+    loop.steps(3)
+    assert not loop.errors
+    for kind in ("warmup", "first", "steady"):
+        found = loop.found(kind)
+        found.pop("data_hidden", None)
+        whole = found.pop("device_step", 0)
+        assert all(each >= 0 for each in found.values())
+        if whole:
+            assert sum(found.values()) == pytest.approx(whole, abs=1e-4)
