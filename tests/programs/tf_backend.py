@@ -1,4 +1,4 @@
-"""Keras on any backend (KERAS_BACKEND), with planted delays: `tf_backend.py DATA_MS STEP_MS`.
+"""Keras on any backend (KERAS_BACKEND), with planted delays: `tf_backend.py DATA_MS STEP_MS [--compile]`.
 
 Prints the loss of every epoch and the weights at the end exactly.
 """
@@ -41,7 +41,7 @@ class Sequence(keras.utils.PyDataset):
 model = keras.Sequential(
     [keras.Input((8,)), keras.layers.Dense(16, activation="relu"), Slow(), keras.layers.Dense(1)]
 )
-model.compile(optimizer="adam", loss="mse", jit_compile=False if len(sys.argv) < 4 else "auto")
+model.compile(optimizer="adam", loss="mse", jit_compile="--compile" in sys.argv)
 history = model.fit(Sequence(), epochs=EPOCHS, validation_data=(x[:64], y[:64]), verbose=0)
 for name, values in sorted(history.history.items()):
     print(name, [float(value).hex() for value in values])

@@ -43,6 +43,8 @@ class Keras:
         self.timeline = watched.timeline
         self.backend = str(trainer.backend.backend())
         self.is_compiling = _compiling(self.backend)
+        # PyTorch's compiler would follow what we note; TensorFlow's tracing runs it once.
+        self.is_followed = self.is_compiling if self.backend == "torch" else never
         # Models that were compiled or called, until the one that is trained is known.
         self.models: weakref.WeakSet[Any] = weakref.WeakSet()
         self.is_looking = True
@@ -75,34 +77,39 @@ class Keras:
 
     def _noting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_followed():
+                return original(self, *args, **kwargs)
             result = original(self, *args, **kwargs)
             if hooks.is_looking:
                 hooks.note_model(self)
             return result
 
-        hooks = self
+        hooks, is_followed = self, self.is_followed
         return dressed(apply, original)
 
     def _watch_model(self, module: Any) -> None:
         timeline, is_compiling = self.timeline, self.is_compiling
-        call = spanning(
+        original = call = module.Model.__call__
+        spanned = spanning(
             timeline,
-            module.Model.__call__,
+            original,
             timeline.forward_begins,
             timeline.forward_ends,
             # Models are also called to be built, long before the loop.
             lambda: not timeline.is_started or is_compiling(),
         )
-        if self.backend not in EAGER:
-            call = module.Model.__call__
+        if self.backend in EAGER:
+            call = spanned
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_followed():
+                return original(self, *args, **kwargs)
             if hooks.is_looking:
                 hooks.models.add(self)
             return call(self, *args, **kwargs)
 
-        hooks = self
-        module.Model.__call__ = dressed(__call__, call)
+        hooks, is_followed = self, self.is_followed
+        module.Model.__call__ = dressed(__call__, original)
 
     def _watch_epochs(self, module: Any) -> None:
         timeline = self.timeline

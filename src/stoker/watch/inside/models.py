@@ -42,6 +42,7 @@ class Models:
         self._roots: list[Any] = []
         self._classes: set[type] = set()
         self._ddp: Any = None
+        self._engine: Any = None
         self._asked_at = 0.0
         self._depth = 0
 
@@ -65,6 +66,9 @@ class Models:
             return
         held = {id(each) for group in optimizer.param_groups for each in group["params"]}
         roots = self._find_roots(held)
+        engine = None if self._engine is None else self._engine()
+        if not roots and engine is not None:
+            roots = [engine]
         for root in roots:
             self._watch(root)
         # Weak references: a model that the user gives up must be freed.
@@ -124,11 +128,11 @@ class Models:
         )
 
     def _note(self, roots: list[Any], optimizer: Any) -> None:
-        root = max(roots, key=lambda each: sum(p.numel() for p in each.parameters()))
+        root = max(roots, key=_size)
         first = next(iter(root.parameters()))
         self.watched.facts["model"] = {
-            "name": type(_unwrapped(root)).__name__,
-            "parameters": sum(p.numel() for p in root.parameters()),
+            "name": _name(root),
+            "parameters": _size(root),
             "dtype": str(first.dtype).removeprefix("torch."),
             "device": str(first.device),
             "optimizer": type(optimizer).__name__,
@@ -181,7 +185,7 @@ class Models:
 
     def watch_deepspeed(self, module: Any) -> None:
         """DeepSpeed's engine steps once for several calls of the optimizer inside it."""
-        timeline = self.timeline
+        timeline, models = self.timeline, self
         engine = module.DeepSpeedEngine
         # Its optimizer holds flat copies of the parameters, by which no model is found.
         self._watch_calls(engine)
@@ -190,6 +194,7 @@ class Models:
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
             if get_ident() != timeline.owner or not self.is_gradient_accumulation_boundary():
                 return original(self, *args, **kwargs)
+            models._engine = weakref.ref(self)
             timeline.optimizer_begins(id(self))
             try:
                 return original(self, *args, **kwargs)
@@ -202,8 +207,19 @@ class Models:
         engine.step = dressed(step, original)
 
 
-def _unwrapped(model: Any) -> Any:
-    """Return the user's own model inside DDP, DeepSpeed or torch.compile."""
-    for name in ("_orig_mod", "module", "_orig_mod"):
-        model = model._modules.get(name) or model
-    return model
+def _size(model: Any) -> int:
+    # With ZeRO 3 a parameter holds nothing between its uses, but knows its size.
+    return sum(getattr(each, "ds_numel", None) or each.numel() for each in model.parameters())
+
+
+def _name(model: Any) -> str:
+    """Return the name of the user's own class inside DDP, FSDP, DeepSpeed or torch.compile."""
+    kind = type(model)
+    if any(base.__name__ == "FSDPModule" for base in kind.__mro__):
+        return kind.__name__.removeprefix("FSDP")
+    if kind.__module__.startswith(("torch.", "deepspeed.")):
+        for name in ("_orig_mod", "module", "_fsdp_wrapped_module"):
+            inner = model._modules.get(name)
+            if inner is not None:
+                return _name(inner)
+    return kind.__name__

@@ -26,10 +26,10 @@ LOOK_S = 0.02
 LATER_LOOK_S = 0.05
 LATE_LOOK_S = 0.1
 LOOK_BUDGET = 0.01
-MAX_LOOK_S = 0.5
+MAX_LOOK_S = 1.0
 # While our thread waits for Python's lock, each operator of the user's that lets go of it pays for
-# waking us. A look costs about as much as it comes late: so it may be late by 0.5 % of the time.
-LATE_FACTOR = 200
+# waking us. A look costs about as much as it comes late: so it may be late by 0.4 % of the time.
+LATE_FACTOR = 250
 LATE_MEMORY = 0.2
 TELL_S = 1.0
 # Snapshots of lines and facts are larger than rows and change slowly.
@@ -138,7 +138,8 @@ class Watched:
         last = tell_at = time.perf_counter()
         while not self._stop.acquire(timeout=interval):
             now = time.perf_counter()
-            late += LATE_MEMORY * (max(0.0, now - last - interval) - late)
+            lately = max(0.0, now - last - interval)
+            late += (LATE_MEMORY if lately > late else 0.5) * (lately - late)
             busy = time.thread_time()
             try:
                 self._look(me, now - last)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 COLLECTIVES = (
     "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "gather",
     "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single",
-    "barrier", "send", "recv", "monitored_barrier",
+    "barrier", "send", "recv", "monitored_barrier", "all_gather_single", "reduce_scatter_single",
 )  # fmt: skip
 MAX_LOADERS = 8
 BACKWARD_MAY_BEGIN = OPEN | {FORWARD}
@@ -76,7 +76,7 @@ class PyTorch:
                 return hooks.load_beside(following, self)
             if timeline.current not in OPEN:
                 return following(self)
-            timeline.data_begins()
+            timeline.data_begins(id(self))
             try:
                 batch = following(self)
             except BaseException as error:
@@ -203,7 +203,7 @@ class PyTorch:
                 return
             if get_ident() != timeline.owner and timeline.steps == 0 and not timeline.has_stepped:
                 # Training in a thread of its own, as Ray does it: that thread is the one to watch.
-                timeline.reset(get_ident())
+                timeline.adopt(get_ident())
             if get_ident() == timeline.owner:
                 timeline.optimizer_begins(id(optimizer))
 
@@ -258,8 +258,8 @@ class PyTorch:
             package = sys.modules.get("torch.distributed")
             if getattr(package, name, None) is original:
                 setattr(package, name, wrapper)
-        self.watched.waiting.when_imported("torch.distributed", self._reexport)
         self._watch_start(module)
+        self.watched.waiting.when_imported("torch.distributed", self._reexport)
         work = module.Work
         work.wait = self._communicating(work.wait)
 
@@ -395,6 +395,8 @@ class Cuda:
 def _loader_facts(loader: Any) -> dict[str, object]:
     names = ("batch_size", "num_workers", "pin_memory", "prefetch_factor", "persistent_workers")
     facts: dict[str, object] = {name: getattr(loader, name, None) for name in names}
+    # Accelerate, and with it the Trainer of Hugging Face, gives the loader a sampler of batches.
+    facts["batch_size"] = facts["batch_size"] or getattr(loader.batch_sampler, "batch_size", None)
     facts["dataset"] = type(loader.dataset).__name__
     try:
         facts["batches"] = len(loader)

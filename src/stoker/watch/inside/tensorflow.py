@@ -2,9 +2,9 @@
 
 A `tf.function` that trains holds forward, backward and optimizer in one graph, and they cannot
 be told apart from outside: its call is one span of phase `graph`. What a function does is seen
-while it is traced, once; nothing of ours is in a graph but clocks around the fetch of a batch.
-Keras' `fit` and many loops with a distribution strategy fetch the batch inside the graph, and
-only a clock in the graph sees that wait; see `Meter`.
+while it is traced, once. Keras' `fit` and many loops with a distribution strategy fetch the
+batch inside the graph, and only a clock in the graph sees that wait; see `Meter`. Nothing else
+of ours is in a graph.
 
 On a GPU a call returns before the device is done, so that a span may be shorter than the work
 it started, which then shows where the host next waits; the length of the step is right. A loop
@@ -495,7 +495,8 @@ class Meter:
     """The wait for data inside one tf.function, by clocks in its graph.
 
     The clocks are two `tf.timestamp` around the fetch, held in place by control dependencies;
-    no value of the user's passes through them. Their difference is added up in an accumulator
+    no value of the user's passes through them. Where a batch is fetched during the step before
+    it, two more around the step tell how much of the wait was nothing but a wait. Their difference is added up in an accumulator
     that the graph finds by its name, so that nothing is captured, and a function that the user
     exports runs elsewhere. Python reads it after a call, or after several where a read would
     cost too much; between reads each call gets what a call waited lately.

@@ -30,6 +30,9 @@ WARMUP_STEPS = 3
 LATE_WARMUP_STEPS = 20
 WARMUP_FACTOR = 2.0
 
+# A loader that has no iterator yet.
+NEW_LOADER = -1
+
 # One row of the step record a second.
 BLOCK_S = 1.0
 
@@ -118,6 +121,11 @@ class Timeline:
         self._is_new = True
         self._gap_from: list[float] | None = None
         self._asked_at = self._gap_s = 0.0
+        # Loaders that fetch one batch ahead end before their last batch is used.
+        self._has_ended = False
+        # Who gave the batch in hand, and the totals when the model had answered to it.
+        self._givers: set[int] = set()
+        self._answer = self.totals[:]
         self._after = self._around = OTHER
         self._is_answered = False
         self._has_forward = self._has_backward = False
@@ -168,15 +176,15 @@ class Timeline:
 
     def loader_begins(self) -> None:
         """A loader is asked for its iterator, which may start workers: a wait for data."""
-        self.data_begins()
+        self.data_begins(NEW_LOADER)
 
     def loader_ends(self, loader: int) -> None:
         """The iterator is there; its first batch will be an epoch's first."""
         self.switch(OTHER)
         self.epoch_begins(loader)
 
-    def data_begins(self) -> None:
-        """The next batch is asked for: what was a step is one now."""
+    def data_begins(self, loader: int | None = None) -> None:
+        """The next batch is asked for, of that loader: what was a step is one now."""
         if self._depth:
             # An optimizer's step that raised did not end.
             self._depth, self._base = 0, OTHER
@@ -185,10 +193,15 @@ class Timeline:
         if not self.is_started:
             self._start()
         if self._is_evaluation():
-            self._carve_out_evaluation()
+            is_another = loader is not None and loader not in self._givers
+            self._carve_out_evaluation(is_last=is_another)
         elif self._stepped:
             self.switch(OTHER)
-            self._close(self.totals, cut=False)
+            if self._has_ended and self._tentative is not None:
+                self._gap_s += sum(self.totals) - sum(self._tentative)
+                self._close(self._tentative, cut=True)
+            else:
+                self._close(self.totals, cut=False)
             self.totals = [0.0] * COUNT
         elif self._gap_from is not None:
             self._carve_out_gap(self._gap_from)
@@ -198,6 +211,7 @@ class Timeline:
         if self._has_forward or self._has_backward or self._is_new:
             self._micro = self.totals[:]
             self._is_new = False
+            self._givers.clear()
         self._has_forward = self._has_backward = False
         self._gap_from = None
 
@@ -205,6 +219,8 @@ class Timeline:
         """A batch is there, or the loader has no more."""
         if got:
             self.switch(PREPARE)
+            self._has_ended = False
+            self._givers.add(loader)
             if loader in self._fresh:
                 self._fresh.discard(loader)
                 self._first = True
@@ -218,6 +234,7 @@ class Timeline:
         if self.marks is not None:
             self.marks.drop_step()
         self._gap_from = self.totals[:]
+        self._has_ended = True
         self.switch(OTHER)
 
     def forward_begins(self) -> None:
@@ -232,6 +249,7 @@ class Timeline:
     def forward_ends(self) -> None:
         """The model has answered; the loss comes next, unless the call was a whole step."""
         self.switch(self._base if self._is_answered else LOSS)
+        self._answer = self.totals[:]
 
     def backward_begins(self) -> None:
         """The backward pass begins."""
@@ -285,9 +303,17 @@ class Timeline:
         if self._stepped:
             self._close(self._tentative or self.totals, cut=True)
         elif self._is_evaluation():
-            self._carve_out_evaluation()
+            self._carve_out_evaluation(is_last=True)
         self._tell_gap()
         self._rotate(self.clock())
+
+    def adopt(self, owner: int) -> None:
+        """Another thread than the one that started us trains, and is about to step."""
+        startup, has_loaded = sum(self.totals), bool(self.beside["data"])
+        self.reset(owner)
+        self.is_started = True
+        self.block.add("startup.step", startup)
+        self._first = has_loaded
 
     @property
     def has_stepped(self) -> bool:
@@ -359,7 +385,9 @@ class Timeline:
             return "traced"
         if self.is_warming_up:
             slow = length > WARMUP_FACTOR * self.best_s
-            self.best_s = min(self.best_s, length)
+            if self.steps > 1:
+                # The first is but a part where it was the first thing that was seen at all.
+                self.best_s = min(self.best_s, length)
             if self.steps <= WARMUP_STEPS or (slow and self.steps <= LATE_WARMUP_STEPS):
                 return "warmup"
             self.is_warming_up = False
@@ -381,12 +409,15 @@ class Timeline:
         if self.marks is not None:
             self.marks.drop_step()
 
-    def _carve_out_evaluation(self) -> None:
+    def _carve_out_evaluation(self, is_last: bool) -> None:
         """A batch that no backward pass followed was evaluated, not trained on."""
         self.switch(OTHER)
-        part = settled(
-            [now - then for now, then in zip(self.totals, self._micro, strict=True)], True
-        )
+        totals = self.totals
+        if is_last and not self.is_light:
+            # What came after the last answer, such as saving, belongs to no batch.
+            self._gap_s += sum(totals) - sum(self._answer)
+            totals = self._answer
+        part = settled([now - then for now, then in zip(totals, self._micro, strict=True)], True)
         self.totals = self._micro
         self._first = False
         self.block.add("eval.step", sum(part))
