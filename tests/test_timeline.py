@@ -383,7 +383,8 @@ EVENTS: dict[str, Callable[[Loop], None]] = {
     "optimizer begins": lambda loop: loop.line.optimizer_begins(ADAM),
     "optimizer ends": lambda loop: loop.line.optimizer_ends(ADAM),
     "backward begins": lambda loop: loop.line.backward_begins(),
-    "graph": lambda loop: (loop.line.graph_begins(7), loop.line.graph_ends(7), None)[2],
+    "graph begins": lambda loop: loop.line.graph_begins(7),
+    "graph ends": lambda loop: loop.line.graph_ends(7),
     "wait": lambda loop: loop.wait(1),
 }
 

@@ -363,19 +363,28 @@ def has(python: Path, *modules: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("backend", "python"), [("tensorflow", PYTHON), ("torch", TORCH), ("jax", PYTHON)]
+    ("backend", "python", "arguments"),
+    [
+        ("tensorflow", PYTHON, "20 0"),
+        ("tensorflow", PYTHON, "20 0 --compile"),
+        ("torch", TORCH, "20 10"),
+        ("torch", TORCH, "20 0 --compile"),
+        ("jax", PYTHON, "20 0 --compile"),
+    ],
 )
-def test_keras_on_each_backend(tmp_path: Path, backend: str, python: Path) -> None:
+def test_keras_on_each_backend(tmp_path: Path, backend: str, python: Path, arguments: str) -> None:
     if not has(python, "keras", backend):
         pytest.skip(f"{python} has no Keras with {backend}")
-    pauses = {"tensorflow": ("20", "0"), "torch": ("20", "10"), "jax": ("20", "0")}
-    words = [str(PROGRAMS / "tf_backend.py"), *pauses[backend]]
+    words = [str(PROGRAMS / "tf_backend.py"), *arguments.split()]
     watched = watch_and_compare(tmp_path, words, python, KERAS_BACKEND=backend)
     split, rank = steady(watched), watched.rank
     assert (rank.steps, rank.epochs) == (50, 2)
     assert rank.evaluation is not None
     assert rank.facts["model"]["name"] == "Sequential"
-    if backend == "torch":
+    if backend == "torch" and "--compile" in arguments:
+        assert_found(split, "data", 0.02, 0.002)
+        assert set(split.phases) == {"data", "graph", "other"}
+    elif backend == "torch":
         assert_found(split, "data", 0.02, 0.002)
         assert_found(split, "forward", 0.01, 0.005)
         assert {"backward", "optimizer"} < set(split.phases)

@@ -79,10 +79,13 @@ def _watch(args: argparse.Namespace, command: tuple[str, ...], name: str) -> int
             env, folder=scribe.folder.path, address=scribe.address, exact_lines=args.lines
         )
     except OSError as error:
-        say(f"not recording: {error.strerror or error}: {error.filename}; the program runs on")
+        where = f": {error.filename}" if error.filename else ""
+        say(f"not recording: {error.strerror or error}{where}; the program runs on")
     try:
         child = Child(command, env)
     except OSError as error:
+        if scribe is not None:
+            scribe.close(127, is_first=is_first)
         raise ScriptError(
             f"`{command[0]}` cannot be started",
             why=error.strerror or str(error),
@@ -97,7 +100,10 @@ def _watch(args: argparse.Namespace, command: tuple[str, ...], name: str) -> int
     except Exception as error:  # whatever is wrong with us, the program runs on
         say(f"recording stopped: {type(error).__name__}: {error}; the program goes on")
         code = wait(child)
-    scribe.close(code, is_first=is_first)
+    try:
+        scribe.close(code, is_first=is_first)
+    except Exception as error:
+        say(f"recording stopped: {type(error).__name__}: {error}")
     if is_first and not args.quiet:
         try:
             _report(args, scribe.folder)

@@ -12,16 +12,17 @@ import select
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from contextlib import suppress
 
 # Signals that somebody may send to us and mean for the program.
 PASSED_ON = (
     signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2,
     signal.SIGALRM, signal.SIGXCPU,
 )  # fmt: skip
-# From the terminal's keyboard: the kernel has sent it to the child already.
-SI_KERNEL = 0x80
+# Whoever signals everybody has done so within this time.
+WITNESS_S = 0.05
 PR_SET_PDEATHSIG = 1
 
 
@@ -34,6 +35,7 @@ class Child:
         ignored = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         libc = ctypes.CDLL(None)
         parent = os.getpid()
+        self._witness = Witness()
 
         def enter() -> None:
             # Whoever kills us with -9 means the program too.
@@ -52,9 +54,11 @@ class Child:
                 close_fds=False,
             )
         except BaseException:
+            self._witness.end()
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
             raise
         self.pid = self._process.pid
+        self._is_over = False
         self._read_end, self._write_end = os.pipe()
         os.set_blocking(self._write_end, False)
         threading.Thread(target=self._pass_on, daemon=True).start()
@@ -65,37 +69,63 @@ class Child:
 
     def poll(self) -> int | None:
         """Return the child's return code, negative for a signal, or None while it runs."""
-        return self._process.poll()
+        code = self._process.poll()
+        if code is not None and not self._is_over:
+            self._is_over = True
+            self._witness.end()
+        return code
 
     def _pass_on(self) -> None:
         while True:
             info = signal.sigwaitinfo({*PASSED_ON, signal.SIGCHLD})
             if info.si_signo == signal.SIGCHLD:
                 os.write(self._write_end, b".")
-            elif info.si_code != SI_KERNEL and not _has_signalled_all(info.si_pid):
-                self._process.send_signal(info.si_signo)
+            elif not self._witness.has_heard(info.si_signo):
+                with suppress(OSError):
+                    self._process.send_signal(info.si_signo)
 
 
-def _has_signalled_all(sender: int) -> bool:
-    """Say whether the program has had the signal from the sender as well as we."""
-    try:
-        name = Path(f"/proc/{sender}/comm").read_text().strip()
-        if name == "timeout":
-            # Without --foreground it leads our group, and signals all of it.
-            return os.getpgrp() == sender
-        return name.startswith("slurmstepd") or _descends_from_us(sender)
-    except OSError:
+class Witness:
+    """A process of ours that does nothing but hear the signals that everybody gets.
+
+    Who signals the group, the session or the job reaches it too; who means us alone does not.
+    """
+
+    def __init__(self) -> None:
+        self._read_end, write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        self._heard_at: dict[int, float] = {}
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                # The user's pipes must end when the program does.
+                os.closerange(0, write_end)
+                os.closerange(write_end + 1, os.sysconf("SC_OPEN_MAX"))
+                while True:
+                    os.write(write_end, bytes([signal.sigwaitinfo(PASSED_ON).si_signo]))
+            finally:
+                os._exit(0)
+        os.close(write_end)
+
+    def has_heard(self, number: int) -> bool:
+        """Say whether the signal that we just got was for all."""
+        began = time.monotonic()
+        while (left := began + WITNESS_S - time.monotonic()) > 0:
+            # `timeout` signals us and then the group: what is for all may come to us twice.
+            if self._heard_at.get(number, -1.0) > began - WITNESS_S:
+                return True
+            select.select([self._read_end], [], [], left)
+            with suppress(BlockingIOError):
+                for each in os.read(self._read_end, 100):
+                    self._heard_at[each] = time.monotonic()
         return False
 
-
-def _descends_from_us(pid: int) -> bool:
-    """Say whether a process is the program's own: it signals its group, of which we are part."""
-    while pid > 1:
-        if pid == os.getpid():
-            return True
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        pid = int(stat.rpartition(")")[2].split()[1])
-    return False
+    def end(self) -> None:
+        """Let it go."""
+        os.kill(self.pid, signal.SIGKILL)
+        with suppress(OSError):
+            os.waitpid(self.pid, 0)
 
 
 def wait(child: Child) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,7 +15,13 @@ INJECT = Path(__file__).parent / "inject"
 def is_watched(env: Mapping[str, str]) -> bool:
     """Say whether a run is already watching this process."""
     # A job that was submitted from a run carries its environment, but not its scribe.
-    return Path(env.get("STOKER_SCRIBE", "")).is_socket()
+    # Whoever is killed leaves its socket behind: only one that answers is somebody's.
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        try:
+            channel.connect(env.get("STOKER_SCRIBE", ""))
+        except OSError:
+            return False
+    return True
 
 
 def watched_environment(

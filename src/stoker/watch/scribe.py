@@ -11,6 +11,7 @@ import math
 import os
 import select
 import socket
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -326,6 +327,8 @@ def say(text: str) -> None:
 
 def talk(text: str) -> None:
     """Write to standard error; one that is closed or full is not our concern."""
+    if sys.stderr is None:
+        return  # descriptor 2 is closed, or one of our own files
     data = text.encode(errors="backslashreplace")
     with suppress(OSError):
         while data:

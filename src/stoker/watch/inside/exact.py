@@ -93,13 +93,16 @@ def main() -> None:
     current = sys.modules["_stoker_inside.process"].current
 
     words = sys.argv[1:]
-    space = sys.modules["__main__"].__dict__
+    module = types.ModuleType("__main__")
+    module.__annotations__ = {}  # as Python makes it
+    space = module.__dict__
+    space.update(__builtins__=__builtins__, __loader__=globals()["__loader__"])
     if words[0] == "-m":
         import runpy
 
         sys.path[0] = os.getcwd()
         # The function with which `python -m` itself finds a module's code.
-        name, spec, code = runpy._get_module_details(words[1])  # type: ignore[attr-defined]
+        _, spec, code = runpy._get_module_details(words[1])  # type: ignore[attr-defined]
         sys.argv[:] = [spec.origin, *words[2:]]
         space.update(__spec__=spec, __package__=spec.parent, __file__=spec.origin)
     else:
@@ -114,14 +117,20 @@ def main() -> None:
         sys.argv[:] = words
         with tokenize.open(path) as file:
             code = compile(file.read(), path, "exec", dont_inherit=True)
-        space.update(__file__=path, __spec__=None, __package__=None)
+        space.update(__file__=path, __spec__=None, __package__=None, __cached__=None)
     watched = current()
     if watched is not None and watched.exact is not None:
         code = watched.exact.registered(code)
-    for name in [name for name in space if not name.startswith("__")]:
-        del space[name]
+    sys.modules["__main__"] = module
     exec(code, space)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BaseException as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        error.__traceback__ = trace
+        raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from _thread import get_ident
 
 from .timeline import OPEN
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 
     from .process import Watched
     from .timeline import Timeline
+
+
+UNNAMED = "<stoker importlib._bootstrap>"
 
 
 def wait_for_frameworks(watched: Watched) -> None:
@@ -60,7 +64,20 @@ def dressed(wrapper: Callable[..., Any], original: Any) -> Callable[..., Any]:
         except (AttributeError, TypeError):
             continue
     wrapper.__wrapped__ = original  # type: ignore[attr-defined]
+    # `warnings` passes over frames of the import system when it names the place of a warning.
+    wrapper.__code__ = wrapper.__code__.replace(co_filename=UNNAMED)
+    _leave_uncompiled(wrapper.__code__)
     return wrapper
+
+
+def _leave_uncompiled(code: Any) -> None:
+    """Have torch.compile pass over a function of ours; what it calls is compiled as ever."""
+    native: Any = sys.modules.get("torch._C._dynamo.eval_frame")
+    if hasattr(native, "skip_code"):  # older versions of torch
+        native.skip_code(code)
+    elif hasattr(native, "set_code_exec_strategy"):
+        action = native._FrameAction
+        native.set_code_exec_strategy(code, native._FrameExecStrategy(action.SKIP, action.DEFAULT))
 
 
 def spanning(
@@ -73,15 +90,18 @@ def spanning(
     """Return `original` with a phase around it, when it is called where a phase may begin."""
 
     def span(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or get_ident() != timeline.owner or timeline.current not in OPEN:
+        if is_compiling():
             return original(*args, **kwargs)
-        begins()
+        is_begun = get_ident() == timeline.owner and timeline.current in OPEN
+        if is_begun:
+            begins()
         try:
             return original(*args, **kwargs)
         except BaseException as error:
             drop_frame(error)
             raise
         finally:
-            ends()
+            if is_begun:
+                ends()
 
     return dressed(span, original)

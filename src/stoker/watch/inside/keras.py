@@ -2,8 +2,8 @@
 
 On TensorFlow, `fit` calls one tf.function a batch and tensorflow.py sees all of it; here come
 the loops that run eagerly. On PyTorch, pytorch.py sees loader and backward pass, and Keras' own
-optimizer takes the step. On JAX, where everything is one compiled call, only the length of a
-step is known: from the begin of a batch to its end, as callbacks see them.
+optimizer takes the step. Where the step is one compiled call, on JAX and with `jit_compile` on
+PyTorch, only its length is known: from the begin of a batch to its end, as callbacks see them.
 """
 
 from __future__ import annotations
@@ -60,6 +60,11 @@ class Keras:
         for name in ("base_optimizer", "loss_scale_optimizer", "multi_optimizer"):
             when(f"keras.src.optimizers.{name}", self._watch_optimizer)
         if self.backend not in EAGER:
+            self.watched.notes.append(
+                f"on {self.backend} a step of Keras is one piece: "
+                "the wait for data is part of `graph`"
+            )
+        if self.backend != "tensorflow":
             when("keras.src.callbacks.callback_list", self._watch_callbacks)
 
     def _note_version(self, module: Any) -> None:
@@ -132,51 +137,61 @@ class Keras:
     # -- what is one compiled call ---------------------------------------------------
 
     def _watch_callbacks(self, module: Any) -> None:
-        self.watched.notes.append(
-            f"on {self.backend}, a step of Keras is one piece: the wait for data is part of `graph`"
-        )
         kind = module.CallbackList
-        kind.on_epoch_begin = self._before(kind.on_epoch_begin, self.timeline.epoch_begins)
-        kind.on_train_batch_begin = self._after(kind.on_train_batch_begin, self._batch_begins)
-        kind.on_train_batch_end = self._before(kind.on_train_batch_end, self._batch_ends)
-        kind.on_test_batch_begin = self._after(kind.on_test_batch_begin, self._test_begins)
-        kind.on_test_batch_end = self._before(kind.on_test_batch_end, self._test_ends)
+        kind.on_epoch_begin = self._calling(kind.on_epoch_begin, before=self._epoch_begins)
+        for name, begins, ends in (
+            ("train", self._batch_begins, self._batch_ends),
+            ("test", self._test_begins, self._test_ends),
+        ):
+            begin, end = f"on_{name}_batch_begin", f"on_{name}_batch_end"
+            setattr(kind, begin, self._calling(getattr(kind, begin), after=begins))
+            setattr(kind, end, self._calling(getattr(kind, end), before=ends))
 
-    def _before(self, original: Any, action: Callable[[int], object]) -> Callable[..., Any]:
-        timeline = self.timeline
-
+    def _calling(
+        self,
+        original: Any,
+        before: Callable[[Any], None] | None = None,
+        after: Callable[[Any], None] | None = None,
+    ) -> Callable[..., Any]:
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if get_ident() == timeline.owner:
-                action(id(self))
-            return original(self, *args, **kwargs)
+            is_watched = get_ident() == hooks.timeline.owner and hooks.is_one_piece(self)
+            if is_watched and before is not None:
+                before(self)
+            result = original(self, *args, **kwargs)
+            if is_watched and after is not None:
+                after(self)
+            return result
 
+        hooks = self
         return dressed(method, original)
 
-    def _after(self, original: Any, action: Callable[[int], object]) -> Callable[..., Any]:
-        timeline = self.timeline
+    def is_one_piece(self, callbacks: Any) -> bool:
+        """Say whether the model of these callbacks is compiled: nothing is seen inside its steps."""
+        model = getattr(callbacks, "_model", None)
+        return self.backend not in EAGER or getattr(model, "jit_compile", False) is True
 
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            original(self, *args, **kwargs)
-            if get_ident() == timeline.owner:
-                action(id(self))
+    def _epoch_begins(self, callbacks: Any) -> None:
+        self.timeline.epoch_begins(id(callbacks))
 
-        return dressed(method, original)
-
-    def _batch_begins(self, key: int) -> None:
+    def _batch_begins(self, callbacks: Any) -> None:
         self.timeline.data_begins()
-        self.timeline.data_ends(key, got=True)
-        self.timeline.graph_begins(key)
+        self.timeline.data_ends(id(callbacks), got=True)
+        self.timeline.graph_begins(id(callbacks))
 
-    def _batch_ends(self, key: int) -> None:
+    def _batch_ends(self, callbacks: Any) -> None:
         self.timeline._step_forward = True
-        self.timeline.graph_ends(key)
+        self.timeline.graph_ends(id(callbacks))
+        model = getattr(callbacks, "_model", None)
+        if self.is_looking and model is not None:
+            self.models.add(model)
+            self.note_model(model.optimizer)
 
-    def _test_begins(self, key: int) -> None:
+    def _test_begins(self, _: Any) -> None:
         self.timeline.data_begins()
         self.timeline.data_ends(0, got=True)
         self.timeline.forward_begins()
 
-    def _test_ends(self, key: int) -> None:
+    def _test_ends(self, _: Any) -> None:
         self.timeline.switch(OTHER)
 
     # -- what is trained -------------------------------------------------------------

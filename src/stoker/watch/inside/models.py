@@ -119,9 +119,21 @@ class Models:
             return
         self._classes.add(kind)
         timeline = self.timeline
+        original = kind.__call__
+        module = self.torch.nn.Module
+        if original is module.__call__:
+            # Looked up at each call: torch.fx and others replace it for a while.
+            def original(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    return module.__call__(*args, **kwargs)
+                except BaseException as error:
+                    drop_frame(error)
+                    raise
+
+            original = dressed(original, kind.__call__)
         kind.__call__ = spanning(
             timeline,
-            kind.__call__,
+            original,
             timeline.forward_begins,
             timeline.forward_ends,
             self.is_compiling,

@@ -72,17 +72,22 @@ class PyTorch:
         begin = module.DataLoader.__iter__
 
         def __next__(self: Any) -> Any:
-            if get_ident() != timeline.owner:
-                return hooks.load_beside(following, self)
-            if timeline.current not in OPEN:
-                return following(self)
-            timeline.data_begins(id(self))
+            is_mine = get_ident() == timeline.owner
+            is_begun = is_mine and timeline.current in OPEN
+            if is_begun:
+                timeline.data_begins(id(self))
+            began = timeline.clock()
             try:
                 batch = following(self)
             except BaseException as error:
-                timeline.data_ends(id(self), got=False)
+                if is_begun:
+                    timeline.data_ends(id(self), got=False)
                 drop_frame(error)
                 raise
+            if not is_begun:
+                if not is_mine:  # loaded in a thread that does not run the model
+                    timeline.beside["data"] += timeline.clock() - began
+                return batch
             timeline.data_ends(id(self), got=True)
             if type(batch) not in hooks._batch_types:
                 hooks.meet_batch(batch)
@@ -105,14 +110,6 @@ class PyTorch:
         hooks = self
         iterator.__next__ = dressed(__next__, following)
         module.DataLoader.__iter__ = dressed(__iter__, begin)
-
-    def load_beside(self, following: Callable[[Any], Any], iterator: Any) -> Any:
-        """Load in a thread that does not run the model: time beside the step."""
-        began = self.timeline.clock()
-        try:
-            return following(iterator)
-        finally:
-            self.timeline.beside["data"] += self.timeline.clock() - began
 
     def meet_loader(self, loader: Any) -> None:
         """Note how the loader is set up."""
@@ -178,20 +175,19 @@ class PyTorch:
         timeline, is_compiling = self.timeline, self.is_compiling
 
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if (
-                is_compiling()
-                or get_ident() != timeline.owner
-                or timeline.current not in BACKWARD_MAY_BEGIN
-            ):
+            if is_compiling():
                 return original(*args, **kwargs)
-            timeline.backward_begins()
+            is_begun = get_ident() == timeline.owner and timeline.current in BACKWARD_MAY_BEGIN
+            if is_begun:
+                timeline.backward_begins()
             try:
                 return original(*args, **kwargs)
             except BaseException as error:
                 drop_frame(error)
                 raise
             finally:
-                timeline.backward_ends()
+                if is_begun:
+                    timeline.backward_ends()
 
         return dressed(backward, original)
 
@@ -288,22 +284,22 @@ class PyTorch:
         timeline, is_compiling = self.timeline, self.is_compiling
 
         def collective(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or timeline.current == COMM:
+            if is_compiling():
                 return original(*args, **kwargs)
-            if get_ident() != timeline.owner:
-                began = timeline.clock()
-                try:
-                    return original(*args, **kwargs)
-                finally:
-                    timeline.beside["comm"] += timeline.clock() - began
-            before = timeline.switch(COMM)
+            is_mine = get_ident() == timeline.owner
+            is_begun = is_mine and timeline.current != COMM
+            before = timeline.switch(COMM) if is_begun else COMM
+            began = timeline.clock()
             try:
                 return original(*args, **kwargs)
             except BaseException as error:
                 drop_frame(error)
                 raise
             finally:
-                timeline.switch(before)
+                if is_begun:
+                    timeline.switch(before)
+                elif not is_mine:
+                    timeline.beside["comm"] += timeline.clock() - began
 
         return dressed(collective, original)
 
@@ -327,25 +323,25 @@ class PyTorch:
         is_into = name == "copy_"
 
         def copying(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if (
-                is_compiling()
-                or timeline.current not in OPEN
-                or (args and type(args[0]) is dtype)
-                or self.is_cuda is not is_into
-                or get_ident() != timeline.owner
-            ):
+            if is_compiling():
                 return original(self, *args, **kwargs)
-            if is_into and getattr(args[0] if args else None, "is_cuda", True):
-                return original(self, *args, **kwargs)
-            before = timeline.switch(H2D)
+            is_begun = (
+                timeline.current in OPEN
+                and self.is_cuda is is_into
+                and not (args and type(args[0]) is dtype)
+                and not (is_into and getattr(args[0] if args else None, "is_cuda", True))
+                and get_ident() == timeline.owner
+            )
+            before = timeline.switch(H2D) if is_begun else H2D
             try:
                 result = original(self, *args, **kwargs)
             except BaseException as error:
-                timeline.switch(before)
                 drop_frame(error)
                 raise
-            timeline.switch(before)
-            if result.is_cuda and timeline.marks is not None:
+            finally:
+                if is_begun:
+                    timeline.switch(before)
+            if is_begun and result.is_cuda and timeline.marks is not None:
                 timeline.marks.is_on = True
             return result
 
