@@ -22,6 +22,14 @@ GOLDEN = HERE / "golden"
 FAKES = HERE / "fakes"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse to pass without the frameworks where all tests are to be run."""
+    needed = (".venv-torch/more-ready", ".venv-tf/tf-ready")
+    missing = [each for each in needed if not (HERE.parent / each).exists()]
+    if missing and os.environ.get("STOKER_TEST_ALL"):
+        raise pytest.UsageError(f"{', '.join(missing)} not there: scripts/setup-frameworks")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
 
@@ -42,38 +50,6 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == expected, diff
 
     return compare
-
-
-def interpreter(name: str, marker: str) -> str:
-    """Return the Python of a framework's environment; skip where it has not been made.
-
-    `make test` makes them all, so there a missing one is a failure.
-    """
-    python = HERE.parent / name / "bin/python"
-    if not (HERE.parent / name / marker).exists():
-        reason = f"{name} is not there: scripts/setup-frameworks makes it"
-        if os.environ.get("STOKER_TEST_ALL"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return str(python)
-
-
-@pytest.fixture(scope="session")
-def torch_python() -> str:
-    """A Python that has torch."""
-    return interpreter(".venv-torch", "torch-ready")
-
-
-@pytest.fixture(scope="session")
-def frameworks_python() -> str:
-    """A Python that has torch, Lightning, Accelerate, Transformers, DeepSpeed, line_profiler."""
-    return interpreter(".venv-torch", "more-ready")
-
-
-@pytest.fixture(scope="session")
-def tensorflow_python() -> str:
-    """A Python that has TensorFlow and Keras."""
-    return interpreter(".venv-tf", "tf-ready")
 
 
 Stoker = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -172,7 +172,13 @@ def test_every_command_of_the_readme_works(line: str, tmp_path: Path) -> None:
     if re.match(r"stoker (run|report|top) ", line + " "):
         # Here torch need not be there; and there must be something to look at.
         (tmp_path / "train.py").write_text("print('trained')\n")
-        folder = "" if line.startswith("stoker run") else " -o runs/first" if "runs/first" in line else " "
+        folder = (
+            ""
+            if line.startswith("stoker run")
+            else " -o runs/first"
+            if "runs/first" in line
+            else " "
+        )
         before = f"{shlex.quote(sys.executable)} -m stoker run --quiet{folder} train.py"
         command = f"{before} && {command}" if folder else command
     done = subprocess.run(

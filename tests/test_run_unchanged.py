@@ -23,6 +23,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+# Real processes, some hundreds of them.
+pytestmark = pytest.mark.slow
+
 PROGRAMS = Path(__file__).parent / "programs"
 TORCH = Path(__file__).parent.parent / ".venv-torch/bin/python"
 PATIENCE_S = 60.0

@@ -84,7 +84,6 @@ LOOPS = {
             "other": {"after": 4},
         },
         steps=20,
-        is_slow=False,
         loaders={40: 2},
     ),
     "two loaders": Loop(
@@ -103,7 +102,6 @@ LOOPS = {
         f"{SHORT} --check 20 {BETWEEN}",
         {**PLAIN, "forward": {"forward": 1}, "other": {"after": 1}},
         evaluated=30,
-        is_slow=False,
         loaders={16: 2, 5: 6},
     ),
     "validation with workers": Loop(
@@ -541,7 +539,11 @@ def test_what_evaluation_takes_is_known_by_phase(name: str, record: Record) -> N
 
 
 @pytest.mark.parametrize(
-    "name", ["validation", pytest.param("validation with workers", marks=pytest.mark.slow)]
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in ("validation", "validation with workers")
+    ],
 )
 def test_steps_after_an_evaluation_are_as_the_others(name: str, record: Record) -> None:
     [rank] = record(name)
