@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from .process import Watched
     from .timeline import Timeline
 
+    # What happens where a phase begins, and where it ends.
+    Span = tuple[Callable[[], object], Callable[[], object]]
+
 
 UNNAMED = "<stoker importlib._bootstrap>"
 
@@ -80,19 +83,30 @@ def _leave_uncompiled(code: Any) -> None:
         native.set_code_exec_strategy(code, native._FrameExecStrategy(action.SKIP, action.DEFAULT))
 
 
+def phase(timeline: Timeline, number: int) -> Span:
+    """Return how a phase begins and ends that is no more than itself."""
+    before = [number]
+
+    def begins() -> None:
+        before[0] = timeline.switch(number)
+
+    return begins, lambda: timeline.switch(before[0])
+
+
 def spanning(
     timeline: Timeline,
     original: Callable[..., Any],
-    begins: Callable[[], object],
-    ends: Callable[[], object],
+    around: Span,
     is_compiling: Callable[[], bool] = never,
+    where: frozenset[int] = OPEN,
 ) -> Callable[..., Any]:
-    """Return `original` with a phase around it, when it is called where a phase may begin."""
+    """Return `original` with a phase around it, when it is called where the phase may begin."""
+    begins, ends = around
 
     def span(*args: Any, **kwargs: Any) -> Any:
         if is_compiling():
             return original(*args, **kwargs)
-        is_begun = get_ident() == timeline.owner and timeline.current in OPEN
+        is_begun = get_ident() == timeline.owner and timeline.current in where
         if is_begun:
             begins()
         try:
@@ -105,3 +119,30 @@ def spanning(
                 ends()
 
     return dressed(span, original)
+
+
+def stepping(
+    timeline: Timeline,
+    original: Callable[..., Any],
+    is_compiling: Callable[[], bool],
+    key: Callable[..., int] = lambda self, *_: id(self),
+) -> Callable[..., Any]:
+    """Return a method that takes an optimizer's step, with the step around it."""
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return original(*args, **kwargs)
+        is_begun = timeline.is_trainer(get_ident())
+        number = key(*args)
+        if is_begun:
+            timeline.optimizer_begins(number)
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            drop_frame(error)
+            raise
+        finally:
+            if is_begun:
+                timeline.optimizer_ends(number)
+
+    return dressed(step, original)

@@ -14,9 +14,9 @@ import weakref
 from _thread import get_ident
 from importlib import import_module
 
-from .hooks import dressed, never, spanning
-from .tensorflow import classes_with, stepping
-from .timeline import OTHER
+from .hooks import dressed, never, spanning, stepping
+from .tensorflow import classes_with
+from .timeline import OPEN, OTHER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,8 +98,7 @@ class Keras:
         spanned = spanning(
             timeline,
             original,
-            timeline.forward_begins,
-            timeline.forward_ends,
+            (timeline.forward_begins, timeline.forward_ends),
             # Models are also called to be built, long before the loop.
             lambda: not timeline.is_started or is_compiling(),
         )
@@ -127,7 +126,7 @@ class Keras:
             if iterator is not None and is_watched:
                 timeline.epoch_begins(id(iterator))
             yield from enumerate_(self)
-            if is_watched and timeline.is_open():
+            if is_watched and timeline.current in OPEN:
                 # What follows, such as saving, is not a part of the last step.
                 timeline.data_begins()
                 timeline.data_ends(0, got=False)

@@ -134,8 +134,7 @@ class Models:
         kind.__call__ = spanning(
             timeline,
             original,
-            timeline.forward_begins,
-            timeline.forward_ends,
+            (timeline.forward_begins, timeline.forward_ends),
             self.is_compiling,
         )
 
@@ -186,13 +185,14 @@ class Models:
     def watch_lightning(self, module: Any) -> None:
         """Lightning calls `training_step`, which need not call the module itself."""
         timeline = self.timeline
+        around = (timeline.forward_begins, timeline.forward_ends)
         for name in ("training_step", "validation_step", "test_step"):
             original = getattr(module.Strategy, name, None)
             if original is not None:
                 setattr(
                     module.Strategy,
                     name,
-                    spanning(timeline, original, timeline.forward_begins, timeline.forward_ends),
+                    spanning(timeline, original, around),
                 )
 
     def watch_deepspeed(self, module: Any) -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 from _thread import get_ident
 
-from .hooks import dressed, drop_frame, never, spanning
+from .hooks import dressed, drop_frame, never, phase, spanning, stepping
 from .models import Models
-from .timeline import COMM, FORWARD, H2D, OPEN, OPTIMIZER, OTHER
+from .timeline import COMM, FORWARD, H2D, OPEN, OPTIMIZER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -151,56 +151,28 @@ class PyTorch:
             setattr(home, name, self._moving(original))
 
     def _moving(self, original: Any) -> Callable[..., Any]:
-        timeline = self.timeline
-        before = [OTHER]
-
-        def begins() -> None:
-            before[0] = timeline.switch(H2D)
-
-        return spanning(
-            timeline, original, begins, lambda: timeline.switch(before[0]), self.is_compiling
-        )
+        around = phase(self.timeline, H2D)
+        return spanning(self.timeline, original, around, self.is_compiling)
 
     # -- computing -------------------------------------------------------------------
 
     def _watch_backward(self, module: Any) -> None:
+        timeline = self.timeline
         for name in ("backward", "grad"):
-            setattr(
-                module,
-                name,
-                self._backward(getattr(module, name)),
+            watched = spanning(
+                timeline,
+                getattr(module, name),
+                (timeline.backward_begins, timeline.backward_ends),
+                self.is_compiling,
+                BACKWARD_MAY_BEGIN,
             )
-
-    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        timeline, is_compiling = self.timeline, self.is_compiling
-
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
-                return original(*args, **kwargs)
-            is_begun = get_ident() == timeline.owner and timeline.current in BACKWARD_MAY_BEGIN
-            if is_begun:
-                timeline.backward_begins()
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                drop_frame(error)
-                raise
-            finally:
-                if is_begun:
-                    timeline.backward_ends()
-
-        return dressed(backward, original)
+            setattr(module, name, watched)
 
     def _watch_optimizer(self, module: Any) -> None:
         timeline, is_compiling, models = self.timeline, self.is_compiling, self.models
 
         def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if is_compiling():
-                return
-            if get_ident() != timeline.owner and timeline.steps == 0 and not timeline.has_stepped:
-                # Training in a thread of its own, as Ray does it: that thread is the one to watch.
-                timeline.adopt(get_ident())
-            if get_ident() == timeline.owner:
+            if not is_compiling() and timeline.is_trainer(get_ident()):
                 timeline.optimizer_begins(id(optimizer))
 
         def after(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -210,37 +182,18 @@ class PyTorch:
 
         module.register_optimizer_step_pre_hook(before)
         module.register_optimizer_step_post_hook(after)
-        previous = [OTHER]
-
-        def begins() -> None:
-            previous[0] = timeline.switch(OPTIMIZER)
-
         module.Optimizer.zero_grad = spanning(
-            timeline,
-            module.Optimizer.zero_grad,
-            begins,
-            lambda: timeline.switch(previous[0]),
-            is_compiling,
+            timeline, module.Optimizer.zero_grad, phase(timeline, OPTIMIZER), is_compiling
         )
 
     def _watch_scaler(self, module: Any) -> None:
-        timeline = self.timeline
-        original = module.GradScaler.step
-
-        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if get_ident() != timeline.owner:
-                return original(self, optimizer, *args, **kwargs)
-            # A step that the scaler skips, for infinite gradients, is a step of the loop.
-            timeline.optimizer_begins(id(optimizer))
-            try:
-                return original(self, optimizer, *args, **kwargs)
-            except BaseException as error:
-                drop_frame(error)
-                raise
-            finally:
-                timeline.optimizer_ends(id(optimizer))
-
-        module.GradScaler.step = dressed(step, original)
+        # A step that the scaler skips, for infinite gradients, is a step of the loop.
+        module.GradScaler.step = stepping(
+            self.timeline,
+            module.GradScaler.step,
+            self.is_compiling,
+            lambda self, optimizer, *_: id(optimizer),
+        )
 
     # -- communicating ---------------------------------------------------------------
 

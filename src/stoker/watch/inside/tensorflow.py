@@ -17,7 +17,7 @@ import weakref
 from _thread import get_ident
 from importlib import import_module
 
-from .hooks import dressed, drop_frame, never, spanning
+from .hooks import dressed, drop_frame, never, spanning, stepping
 from .timeline import DATA, FORWARD, LOSS, OTHER, PREPARE, Timeline
 
 TYPE_CHECKING = False
@@ -192,7 +192,7 @@ class TensorFlow:
         """Call a function in the middle of a phase, or in another thread."""
         timeline = self.timeline
         is_other = get_ident() != timeline.owner
-        if not is_other or timeline.steps or timeline.has_stepped or self.tracing is not None:
+        if not is_other or timeline.has_stepped or self.tracing is not None:
             return original(function, *args, **kwargs)
         traced = self.tracing = self.traced.setdefault(function, Traced())
         try:
@@ -464,7 +464,10 @@ class TensorFlow:
             return True
 
         tape.gradient = spanning(
-            timeline, tape.gradient, timeline.backward_begins, timeline.backward_ends, is_traced
+            timeline,
+            tape.gradient,
+            (timeline.backward_begins, timeline.backward_ends),
+            is_traced,
         )
 
     def _watch_traced_optimizer(self, module: Any) -> None:
@@ -675,31 +678,6 @@ class Meter:
         self.is_on = False
         what = "the wait for data inside a tf.function, a part of `graph`,"
         self.watched.give_up_on(what, error or RuntimeError("its clocks cannot be read from here"))
-
-
-def stepping(
-    timeline: Timeline, original: Callable[..., Any], is_compiling: Callable[[], bool]
-) -> Callable[..., Any]:
-    """Return a method of an optimizer with the optimizer's step around it."""
-
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling():
-            return original(self, *args, **kwargs)
-        if get_ident() != timeline.owner:
-            if timeline.steps or timeline.has_stepped:
-                return original(self, *args, **kwargs)
-            # Training in a thread of its own, as Ray does it: that thread is the one to watch.
-            timeline.reset(get_ident())
-        timeline.optimizer_begins(id(self))
-        try:
-            return original(self, *args, **kwargs)
-        except BaseException as error:
-            drop_frame(error)
-            raise
-        finally:
-            timeline.optimizer_ends(id(self))
-
-    return dressed(step, original)
 
 
 def classes_with(module: Any, method: str) -> list[Any]:

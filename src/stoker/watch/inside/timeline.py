@@ -164,10 +164,6 @@ class Timeline:
         else:
             self.switch(self.current)
 
-    def is_open(self) -> bool:
-        """Say whether a phase may begin now."""
-        return self.current in OPEN
-
     # -- what the hooks say ----------------------------------------------------------
 
     def epoch_begins(self, loader: int) -> None:
@@ -307,6 +303,18 @@ class Timeline:
         self._tell_gap()
         self._rotate(self.clock())
 
+    @property
+    def has_stepped(self) -> bool:
+        """Whether any optimizer has stepped, in the step that is open or before."""
+        return bool(self.steps or self._stepped)
+
+    def is_trainer(self, thread: int) -> bool:
+        """Say whether the thread that is about to step is the one that we watch."""
+        if thread != self.owner and not self.has_stepped:
+            # Training in a thread of its own, as Ray does it: that thread is the one to watch.
+            self.adopt(thread)
+        return thread == self.owner
+
     def adopt(self, owner: int) -> None:
         """Another thread than the one that started us trains, and is about to step."""
         startup, has_loaded = sum(self.totals), bool(self.beside["data"])
@@ -314,11 +322,6 @@ class Timeline:
         self.is_started = True
         self.block.add("startup.step", startup)
         self._first = has_loaded
-
-    @property
-    def has_stepped(self) -> bool:
-        """Whether an optimizer has stepped in the step that is open."""
-        return bool(self._stepped)
 
     def _end_of_step(self, key: int) -> None:
         if self.is_light:
