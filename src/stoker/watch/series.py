@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 FORMAT = 1
 
 # With 8 GPUs a merged row of readings takes about 2 kB.
-MAX_COARSE_ROWS = 1024
+MAX_COARSE_ROWS = 768
 # What a live view and the end of a run want to see finely: five minutes of one reading a second.
 FINE_ROWS = 300
 # The steps of one rank, of which a node may have eight: together under 5 MB a node

@@ -173,7 +173,7 @@ class Keras:
         self.timeline.epoch_begins(id(callbacks))
 
     def _batch_begins(self, callbacks: Any) -> None:
-        self.timeline.data_begins()
+        self.timeline.data_begins(id(callbacks))
         self.timeline.data_ends(id(callbacks), got=True)
         self.timeline.graph_begins(id(callbacks))
 
@@ -186,7 +186,7 @@ class Keras:
             self.note_model(model.optimizer)
 
     def _test_begins(self, _: Any) -> None:
-        self.timeline.data_begins()
+        self.timeline.data_begins(0)
         self.timeline.data_ends(0, got=True)
         self.timeline.forward_begins()
 

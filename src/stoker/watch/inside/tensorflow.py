@@ -201,7 +201,7 @@ class TensorFlow:
             self.tracing = None
             if self._is_step(traced):
                 # Training in a thread of its own, as Ray does it: that thread is the one to watch.
-                timeline.reset(get_ident())
+                timeline.adopt(get_ident())
 
     def call_inside(self, original: Any, function: Any, args: Any, kwargs: Any) -> Any:
         """Call a function in the graph of another that is being traced."""
@@ -318,7 +318,7 @@ class TensorFlow:
                 return hooks.fetch_beside(original, self, args, kwargs)
             if timeline.current not in OUTSIDE:
                 return original(self, *args, **kwargs)
-            timeline.data_begins()
+            timeline.data_begins(id(self))
             try:
                 batch = original(self, *args, **kwargs)
             except BaseException as error:
@@ -408,7 +408,7 @@ class TensorFlow:
 
     def _begin_fetch(self, traced: Traced, loader: int) -> bool:
         timeline = self.timeline
-        timeline.data_begins()
+        timeline.data_begins(loader)
         timeline.data_ends(loader, got=True)
         if loader not in self.fresh:
             return False
@@ -499,10 +499,11 @@ class Meter:
 
     The clocks are two `tf.timestamp` around the fetch, held in place by control dependencies;
     no value of the user's passes through them. Where a batch is fetched during the step before
-    it, two more around the step tell how much of the wait was nothing but a wait. Their difference is added up in an accumulator
-    that the graph finds by its name, so that nothing is captured, and a function that the user
-    exports runs elsewhere. Python reads it after a call, or after several where a read would
-    cost too much; between reads each call gets what a call waited lately.
+    it, two more around the step tell how much of the wait was nothing but a wait. What they say
+    is added up in an accumulator that the graph finds by its name, so that nothing is captured,
+    and a function that the user exports runs elsewhere. Python reads it after a call, or after
+    several where a read would cost too much; between reads each call gets what a call waited
+    lately. With op determinism TensorFlow allows no clocks, and there are none.
     """
 
     def __init__(self, watched: Watched, tensorflow: Any, name: str) -> None:
