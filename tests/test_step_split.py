@@ -462,17 +462,28 @@ def test_each_step_of_the_optimizer_is_one_step_of_the_loop(name: str, record: R
         assert (counted, rank.facts["steps"]) == (LOOPS[name].steps, LOOPS[name].steps)
 
 
-@every()
-def test_each_phase_has_what_was_planted_in_it(name: str, record: Record) -> None:
-    phases = LOOPS[name].phases
+def misplaced(loop: Loop, ranks: Ranks) -> dict[tuple[str, str], str]:
+    """Return the phases that do not have what was planted in them."""
     wrong = {}
-    for rank in record(name):
+    for rank in ranks:
         step_ms = rank.found("steady.step")
         for phase in NAMES:
-            places = phases.get(phase, {})
+            places = loop.phases.get(phase, {})
             planted, found = rank.planted(places), rank.found(f"steady.{phase}")
             if places is not ANY and not is_near(planted, found, step_ms):
                 wrong[rank.label, phase] = f"planted {planted:.1f}, found {found:.1f} ms"
+    return wrong
+
+
+@every()
+def test_each_phase_has_what_was_planted_in_it(
+    name: str, record: Record, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    wrong = misplaced(LOOPS[name], record(name))
+    for _ in range(2):
+        # What else a busy machine does falls into some phase, too; it will not do so thrice.
+        if wrong:
+            wrong = misplaced(LOOPS[name], run_loop(LOOPS[name], tmp_path_factory.mktemp("again")))
     assert wrong == {}
 
 
