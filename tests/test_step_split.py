@@ -29,7 +29,7 @@ PYTHON = TORCH / "bin/python"
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="no PyTorch in .venv-torch")
 
 KINDS = ("warmup", "first", "steady")
-SHARE, LEAST_MS = 0.15, 1.5
+SHARE, LEAST_MS = 0.10, 1.0
 
 # A phase, the places whose pauses it holds, and how many of them a step has.
 Phases = Mapping[str, Mapping[str, float]]

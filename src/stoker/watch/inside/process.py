@@ -28,7 +28,8 @@ LATE_LOOK_S = 0.1
 LOOK_BUDGET = 0.01
 MAX_LOOK_S = 1.0
 # While our thread waits for Python's lock, each operator of the user's that lets go of it pays for
-# waking us. A look costs about as much as it comes late: so it may be late by 0.4 % of the time.
+# waking us. What a look costs is taken to be what it comes late by, at most 0.4 % of the time; on a
+# busy machine that could not be told from noise, and on a GPU it has not been measured.
 LATE_FACTOR = 250
 LATE_MEMORY = 0.2
 TELL_S = 1.0
