@@ -6,11 +6,14 @@ StokerError
   ClusterError   unknown cluster, partition or GPU, or a damaged profile
   ScriptError    a training or batch script cannot be read
   FileError      a file cannot be written, or would be overwritten
+  SlurmError     Slurm is not here, does not answer, or refuses
+  DataError      an archive or its index is damaged, or they do not belong together
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 
 class StokerError(Exception):
@@ -21,6 +24,10 @@ class StokerError(Exception):
     def __init__(self, what: str, *, why: str, fix: str) -> None:
         super().__init__(what)
         self.what, self.why, self.fix = what, why, fix
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Named arguments are not what an exception is made anew with in another process.
+        return partial(type(self), why=self.why, fix=self.fix), (self.what,)
 
     def __str__(self) -> str:
         return f"error: {self.what}\n  why: {self.why}\n  fix: {self.fix}"
@@ -46,6 +53,14 @@ class ScriptError(StokerError):
 
 class FileError(StokerError):
     """A file cannot be written, or would be overwritten."""
+
+
+class SlurmError(StokerError):
+    """Slurm is not here, does not answer, or refuses."""
+
+
+class DataError(StokerError):
+    """An archive or its index is damaged, or they do not belong together."""
 
 
 def nearest(name: str, legal: Iterable[str]) -> str | None:

@@ -27,6 +27,8 @@ _GIB_PER_UNIT = {"K": 2**-20, "M": 2**-10, "G": 1.0, "T": 2.0**10, "P": 2.0**20}
 
 DAY_S = 86_400
 GIB_PER_GB = 1e9 / 2**30
+# A measured number below this says no more than that it is small.
+SMALLEST_SHOWN = 0.001
 
 
 def parse_slurm_time(text: str) -> int | None:
@@ -207,9 +209,11 @@ def render_seconds(seconds: float) -> str:
 def render_number(value: float) -> str:
     """Write a measured number with the digits that mean something.
 
-    >>> render_number(412.3), render_number(3.14159), render_number(0.0312)
-    ('412', '3.1', '0.031')
+    >>> render_number(412.3), render_number(3.14159), render_number(0.0312), render_number(5e-5)
+    ('412', '3.1', '0.031', '<0.001')
     """
+    if 0 < value < SMALLEST_SHOWN:
+        return f"<{SMALLEST_SHOWN:g}"
     if abs(value) >= 9.95:
         return f"{value:.0f}"
     return f"{value:.1f}" if abs(value) >= 0.95 else f"{value:.2g}"

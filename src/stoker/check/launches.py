@@ -282,6 +282,8 @@ def _launcher_options(launcher: str, words: list[str]) -> tuple[dict[str, str | 
         return options, words
     index = 0
     while index < len(words) and words[index].startswith("-"):
+        if words[index] == "--":
+            return options, words[index + 1 :]
         name, equals, value = words[index].lstrip("-").partition("=")
         name = name.replace("-", "_")
         index += 1

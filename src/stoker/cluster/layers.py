@@ -1,4 +1,4 @@
-"""Where facts and defaults come from: shipped < user < project < command line.
+"""Where facts and defaults come from: shipped < detected < user < project < command line.
 
 A user or project file may override one fact of a shipped cluster, add a cluster, or
 set defaults for the command line:
@@ -46,6 +46,11 @@ def user_file(environ: Mapping[str, str] = os.environ) -> Path:
     """Return where a person keeps their own facts."""
     home = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "~")).expanduser() / ".config"
     return Path(home) / "stoker" / "config.toml"
+
+
+def saved_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return where detected profiles are kept, one file a cluster."""
+    return user_file(environ).parent / "clusters"
 
 
 def project_file(start: Path) -> Path | None:
@@ -136,10 +141,10 @@ def merge(low: Table, high: Mapping[str, Any]) -> Table:
 
 
 def file_layers(start: Path, environ: Mapping[str, str] = os.environ) -> tuple[Layer, ...]:
-    """Return the layers that lie on disk, the user's before the project's."""
-    project = project_file(start)
-    paths = [path for path in (user_file(environ), project) if path is not None and path.is_file()]
-    return tuple(read_layer(path) for path in paths)
+    """Return the layers that lie on disk: detected profiles, the user's file, the project's."""
+    saved = sorted(saved_folder(environ).glob("*.toml"))
+    paths = [*saved, user_file(environ), project_file(start)]
+    return tuple(read_layer(path) for path in paths if path is not None and path.is_file())
 
 
 def defaults(layers: Iterable[Layer]) -> Table:

@@ -140,6 +140,8 @@ class Disk:
     option: str | None = None
     env: str | None = None
     path: str | None = None
+    # Whether what a job leaves there is still there for the next one.
+    kept: bool | None = None
     free_gb: float | None = None
     max_gb: float | None = None
     note: str | None = None
@@ -194,6 +196,8 @@ class Network:
     """What the nodes talk over, and what the communication libraries must be told."""
 
     title: str | None = None
+    # What all links of a node carry together, in one direction.
+    gbit_per_node: float | None = None
     env: dict[str, str] = field(default_factory=dict)
     source: str = ""
 

@@ -150,6 +150,7 @@ def _stray(script: BatchScript, each: Directive) -> Iterator[Hit]:
         and line.isascii()
         and each.spelled != "="
         and "hetjob" not in line
+        and not _follows_equals(line, each.spelled)
     ):
         yield Hit(
             each.line,
@@ -157,6 +158,11 @@ def _stray(script: BatchScript, each: Directive) -> Iterator[Hit]:
             "sbatch calls it an invalid directive and refuses the script",
             "remove it, or put a `#` in front if it is a comment",
         )
+
+
+def _follows_equals(line: str, word: str) -> bool:
+    """Whether spaces around `=` cut the word off from its option: ST108 speaks of those."""
+    return re.search(rf"\s--[\w-]+(\s+=\s*|=\s+){re.escape(word)}(\s|$)", line) is not None
 
 
 @rule("ST105", "warning")

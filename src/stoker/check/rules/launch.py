@@ -272,7 +272,7 @@ def old_launch(subject: Subject) -> Iterator[Hit]:
             )
 
 
-@rule("ST409", "warning")
+@rule("ST409", "error")
 def accelerate_on_cpu(subject: Subject) -> Iterator[Hit]:
     """`accelerate launch --cpu --num_processes N` starts one process."""
     for launch in subject.launches:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from stoker.check.batch import BatchScript, Directive, Edit
 from stoker.check.findings import Hit, Subject, rule
 from stoker.check.options import TEXT_OPTIONS, VALUED
-from stoker.units import parse_slurm_mem, parse_slurm_time
+from stoker.errors import UsageError
+from stoker.units import parse_slurm_mem, parse_slurm_time, parse_time, render_time
 
 _UNLIMITED = ("unlimited", "infinite")
 # A job that really wants less memory than this is not a training job.
@@ -81,12 +82,7 @@ def bad_time(subject: Subject) -> Iterator[Hit]:
             continue
         line = script.line_of(name)
         if parse_slurm_time(value) is None:
-            yield Hit(
-                line,
-                f"`{value}` is not a time",
-                "Slurm reads minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM and D-HH:MM:SS",
-                f"--{name}=01:00:00 for one hour",
-            )
+            yield _not_a_time(script, name, value)
         comment = script.lines[line - 1].partition("#SBATCH")[2].partition("#")[2]
         if re.fullmatch(r"\d+(:\d\d)?", value) and re.search(
             r"\b\d+ ?-?(hours?|hrs?|h)\b", comment
@@ -98,6 +94,25 @@ def bad_time(subject: Subject) -> Iterator[Hit]:
                 f"--{name}={value.split(':')[0]}:00:00",
                 severity="warning",
             )
+
+
+def _not_a_time(script: BatchScript, name: str, value: str) -> Hit:
+    meant, directive = _slurm_time(value), script.last(name)
+    return Hit(
+        script.line_of(name),
+        f"`{value}` is not a time",
+        "Slurm reads minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM and D-HH:MM:SS",
+        f"--{name}={meant}" if meant else f"--{name}=01:00:00 for one hour",
+        (script.replace_value(directive, meant),) if meant and directive else (),
+    )
+
+
+def _slurm_time(text: str) -> str | None:
+    """Write `24h` or `1d12h` as Slurm reads it; None for what is no time to people either."""
+    try:
+        return render_time(parse_time(text))
+    except UsageError:
+        return None
 
 
 @rule("ST110", "error")
