@@ -1,1 +1,1 @@
-"""Who runs it? The local engine."""
+"""Who runs it? The local engine and Slurm."""

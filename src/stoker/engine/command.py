@@ -64,7 +64,7 @@ def make_command(
         return (_found(words[0]), *words[1:])
     path = Path(words[0])
     if path.suffix in PYTHON_FILES or path.is_dir():
-        _refuse(path)
+        refuse_script(path)
         return (python, *runner, *words)
     if not path.exists() or os.access(path, os.X_OK):
         return (_found(words[0]), *words[1:])
@@ -77,7 +77,7 @@ def make_command(
     return (python, *runner, *words)
 
 
-def _refuse(path: Path) -> None:
+def refuse_script(path: Path) -> None:
     """Raise if Python could not run the script."""
     if path.is_dir() and not (path / "__main__.py").exists():
         raise ScriptError(

@@ -25,16 +25,17 @@ def read_task(env: Mapping[str, str]) -> Task | None:
     ...            "SLURM_PROCID": "3"})
     Task(rank=3, world=4, launch='slurm-7.0')
     """
+    # mpirun in a Slurm job starts its daemons with srun: its own variables are nearer to us.
+    if "OMPI_COMM_WORLD_RANK" in env:
+        rank, world = env["OMPI_COMM_WORLD_RANK"], env.get("OMPI_COMM_WORLD_SIZE", "")
+        launch = "mpi-" + env.get("OMPI_MCA_ess_base_jobid", env.get("PMIX_NAMESPACE", ""))
     # In a batch script itself SLURM_PROCID is set as well, but no step id.
-    if env.get("SLURM_STEP_ID", "").isdecimal():
+    elif env.get("SLURM_STEP_ID", "").isdecimal():
         rank, world = env.get("SLURM_PROCID", ""), env.get("SLURM_STEP_NUM_TASKS", "")
         attempt = env.get("SLURM_RESTART_COUNT", "0")
         launch = f"slurm-{env.get('SLURM_JOB_ID', '')}.{env['SLURM_STEP_ID']}"
         if attempt not in ("", "0"):
             launch += f"-attempt{attempt}"
-    elif "OMPI_COMM_WORLD_RANK" in env:
-        rank, world = env["OMPI_COMM_WORLD_RANK"], env.get("OMPI_COMM_WORLD_SIZE", "")
-        launch = "mpi-" + env.get("OMPI_MCA_ess_base_jobid", env.get("PMIX_NAMESPACE", ""))
     elif "PMI_RANK" in env:
         rank, world = env["PMI_RANK"], env.get("PMI_SIZE", "")
         launch = "mpi-" + env.get("PMI_JOBID", env.get("HYDI_CONTROL_FD", ""))

@@ -20,6 +20,8 @@ HEADROOM = 1.1
 RESULTS_GB = 50
 # Compressed images hardly shrink, text does; four times is on the safe side for unpacking.
 UNPACK_FACTOR = 4
+# What makes a folder a packed data set.
+INDEX_NAME = "index.stoker"
 _COMPRESSED = (".gz", ".tgz", ".xz", ".bz2", ".zst", ".zip")
 
 
@@ -78,6 +80,18 @@ def _check_data(staging: Staging) -> None:
             f"`{staging.data}` is not a tar file",
             why="--unpack runs tar on the node",
             fix="leave --unpack out, or pack it with tar",
+        )
+    if staging.unpack and (Path(staging.data) / INDEX_NAME).exists():
+        raise SpecError(
+            f"`{staging.data}` is not a tar file",
+            why="it is a packed data set, which is read as it is",
+            fix="leave --unpack out: stoker.open(os.environ['STOKER_DATA']) reads the copy",
+        )
+    if staging.unpack and staging.verify:
+        raise SpecError(
+            "--verify has nothing to compare with",
+            why="what --unpack takes out of a tar file is not there a second time",
+            fix=f"leave one of them out; stoker verify {staging.data} checks the tar file itself",
         )
 
 

@@ -43,7 +43,8 @@ def choose_launch(framework: str, shape: Shape) -> Launch:
     """Return how a framework is started on this shape."""
     each = max(1, shape.gpus_per_node)
     single = shape.nodes == 1
-    if framework in ("ddp", "fsdp"):
+    # On CPUs `accelerate launch` starts one process on each node, and none knows of another.
+    if framework in ("ddp", "fsdp") or (framework == "accelerate" and not (single or shape.gpu)):
         if single:
             return Launch(
                 "standalone",
@@ -98,7 +99,9 @@ def launch_notices(framework: str, shape: Shape, source: Source, asked: str) -> 
     if not source.was_read:
         return notices
     if framework == "plain" and shape.gpus > 1 and not source.spawns:
-        fix = "port it first, or name the framework with --framework"
+        fix = "`stoker port` it first, take --gpus 1, or name what was not seen with --framework"
+        if source.library == "tensorflow":
+            fix = "make the model under tf.distribute.MirroredStrategy, or take --gpus 1"
         if source.uses_data_parallel:
             fix = (
                 f"{source.uses_data_parallel} uses DataParallel, which drives the GPUs of one node "
@@ -109,6 +112,14 @@ def launch_notices(framework: str, shape: Shape, source: Source, asked: str) -> 
                 f"nothing in the script starts more than one process for its {shape.gpus} GPUs",
                 source.evidence,
                 fix,
+            )
+        )
+    if shape.gpus and source.stays_on_cpu:
+        notices.append(
+            Notice(
+                f"the script trains on the CPU, and the job holds {plural(shape.gpus, 'GPU')}",
+                source.stays_on_cpu,
+                'accelerator="auto" with Lightning; else .to("cuda") for the model and each batch',
             )
         )
     if asked != "auto" and source.framework not in ("plain", asked):

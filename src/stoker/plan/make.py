@@ -6,6 +6,7 @@ from pathlib import Path
 
 from stoker.cluster.profile import Cluster, Gpu
 from stoker.errors import SpecError, UsageError, nearest
+from stoker.plan.combinations import keras_notices, refuse_combinations
 from stoker.plan.cost import NodeRequest, make_cost
 from stoker.plan.directives import Directives, Numbers, make_directives, take_over
 from stoker.plan.disk import choose_disk
@@ -33,13 +34,16 @@ def make_plan(spec: Spec, cluster: Cluster, folder: Path | None = None) -> Plan:
     What cannot be had is refused with the nearest request that can: it has been planned.
     """
     spec = take_over(spec)
-    source = _read(spec, folder or Path.cwd())
+    folder = folder or Path.cwd()
+    source = _read(spec, folder)
     try:
-        return _make(spec, cluster, source)
+        plan = _make(spec, cluster, source)
     except Refused as refused:
         offers = find_offers(spec, cluster, lambda changed: _make(changed, cluster, source).shape)
         fix = " or ".join(offers) or f"stoker cluster show {cluster.name} has the limits"
         raise SpecError(refused.what, why=refused.why, fix=fix) from None
+    refuse_combinations(plan, source, folder)
+    return plan
 
 
 def _make(spec: Spec, cluster: Cluster, source: Source) -> Plan:
@@ -53,7 +57,9 @@ def _make(spec: Spec, cluster: Cluster, source: Source) -> Plan:
     numbers, number_choices = _numbers(spec, cluster, sized, launch)
     directives = make_directives(spec, cluster, shape, launch, numbers)
     cpus = numbers.cpus_per_task * launch.tasks_per_node
-    threads, thread_choice = _threads(source, cpus // launch.processes_per_node)
+    # A script that spawns its own processes starts one for each GPU.
+    processes = max(1, shape.gpus_per_node) if source.spawns else launch.processes_per_node
+    threads, thread_choice = _threads(source, cpus // processes)
     memory = numbers.mem_gib or _given_memory(shape)
     return Plan(
         spec=spec,
@@ -84,8 +90,9 @@ def _make(spec: Spec, cluster: Cluster, source: Source) -> Plan:
             *site_notices(cluster, shape),
             *sized.notices,
             *launch_notices(framework, shape, source, spec.framework),
+            *keras_notices(source, framework),
             *environment_notices,
-            *worker_notices(source, cpus // launch.processes_per_node),
+            *worker_notices(source, cpus // processes),
             *precision_notices(shape.gpu, spec),
             *job_notices(spec, cluster, source, numbers.account),
         ),

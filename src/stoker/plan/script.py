@@ -7,17 +7,18 @@ The script needs no Stoker on the node. Every function below returns one block o
 from __future__ import annotations
 
 from stoker import __version__
-from stoker.plan import staging, survival, tensorflow
+from stoker.plan import preflight, staging, submission, survival, tensorflow
 from stoker.plan.plan import Plan
 from stoker.plan.quote import comment, quote, quote_directive, wrap
+from stoker.plan.submission import Submission
 
 # After the first task ends, srun gives the others this long (a last checkpoint of rank 0
 # may be large) before it ends a job that would otherwise hang to its time limit.
 WAIT_S = 600
 
 
-def render_script(plan: Plan) -> str:
-    """Return the whole script.
+def render_script(plan: Plan, submitted: Submission | None = None) -> str:
+    """Return the whole script, with what submitting adds to it.
 
     A value that came from the user appears only through `quote`; only lines of --setup, which
     are shell already, go in as they are.
@@ -27,14 +28,23 @@ def render_script(plan: Plan) -> str:
         _about(plan),
         _guard(plan),
         _forget(plan),
+        submission.render_folder(submitted) if submitted else "",
+        submission.render_watch(submitted) if submitted else "",
+        submission.render_point(submitted) if submitted else "",
         survival.render_handler(plan),
         _software(plan),
         _variables(plan),
-        staging.render_stage(plan),
-        _rendezvous(plan),
-        _run(plan),
+        *_prepare(plan, submitted),
+        _run(plan, submitted),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _prepare(plan: Plan, submitted: Submission | None) -> list[str]:
+    """Return what comes before the training; checks come before the copying."""
+    stage, meet = staging.render_stage(plan), _rendezvous(plan)
+    checks = preflight.render_preflight(plan, submitted) if submitted else ""
+    return [meet, checks, stage] if checks else [stage, meet]
 
 
 def _header(plan: Plan) -> str:
@@ -104,6 +114,8 @@ def _once_per_node(plan: Plan, lines: tuple[str, ...]) -> str:
 def _variables(plan: Plan) -> str:
     network = plan.cluster.network.env if plan.shape.gpus > 1 else {}
     pairs = [("OMP_NUM_THREADS", str(plan.threads)), *network.items(), *plan.spec.setup.env]
+    if plan.framework == "accelerate" and plan.launch.form == "c10d":
+        pairs.append(("ACCELERATE_USE_CPU", "true"))
     if any(name == "export" for name, _ in plan.directives):
         pairs.append(("SLURM_EXPORT_ENV", "ALL"))  # else srun would inherit the narrow --export
     reason = next(each.reason for each in plan.choices if each.name == "threads")
@@ -128,13 +140,14 @@ done
 export MASTER_ADDR MASTER_PORT"""
 
 
-def _run(plan: Plan) -> str:
+def _run(plan: Plan, submitted: Submission | None) -> str:
     """The last block: start the training, and end with its exit code."""
-    starter, program = _starter(plan), _program(plan)
+    starter, program = _starter(plan, submitted), _program(plan, submitted)
+    watch = submission.watch_words(submitted)
     # A bare `python3` reads better on the line of its script.
     command = [starter, program] if len(starter) > 2 else [[*starter, *program]]
     if plan.launch.form == "tf-servers":
-        return _run_servers(plan, command)
+        return _run_servers(plan, command, watch)
     lines = [comment(f"Run: {plan.launch.reason}.")]
     if survival.passes_signal_on(plan):
         lines.append(survival.render_task(plan, _inner(plan)))
@@ -146,11 +159,12 @@ def _run(plan: Plan) -> str:
         shell = _task_shell(plan)
         if any("$SLURM_" in word for word in shell):
             lines.append("# shellcheck disable=SC2016  # the tasks expand these, not this shell")
-    lines.append(survival.render_run(plan, wrap(srun(plan), shell, *command)))
+    start = [*srun(plan), *submission.log_words(submitted)]
+    lines.append(survival.render_run(plan, wrap(start, watch, shell, *command)))
     return "\n".join(lines)
 
 
-def _run_servers(plan: Plan, command: list[list[str]]) -> str:
+def _run_servers(plan: Plan, command: list[list[str]], watch: list[str]) -> str:
     """A TensorFlow server and the workers in the background, the chief in front of them."""
     first = ["--nodes=1", "--ntasks=1", '--nodelist="$MASTER_ADDR"', staging.CPUS]
     here = ["srun", *first, *staging.beside(plan)]
@@ -165,7 +179,7 @@ def _run_servers(plan: Plan, command: list[list[str]]) -> str:
                     'TF_ROLE="ps" ' + wrap(here, shell, *command),
                     'TF_ROLE="worker" ' + wrap(everywhere, shell, *command),
                 ],
-                'TF_ROLE="chief" ' + wrap(here, shell, *command),
+                'TF_ROLE="chief" ' + wrap(here, watch, shell, *command),
             ),
         ]
     )
@@ -220,7 +234,7 @@ def _prefix(plan: Plan) -> list[str]:
     return [plan.environment.prefix] if plan.environment.prefix else []
 
 
-def _starter(plan: Plan) -> list[str]:
+def _starter(plan: Plan, submitted: Submission | None) -> list[str]:
     """Return the container and the launcher, up to the script's own name."""
     nodes, each = plan.shape.nodes, plan.launch.processes_per_node
     form, module = plan.launch.form, ["-m"] if plan.spec.is_module else []
@@ -240,6 +254,8 @@ def _starter(plan: Plan) -> list[str]:
             ]
         )
         options = [f"--nnodes={nodes}", f"--nproc_per_node={each}", *meet, *full, *module]
+        if submitted is not None and each > 1:
+            options.insert(2, "--tee=3")  # every line says which rank wrote it
         return [*_prefix(plan), "torchrun", *options]
     if form == "deepspeed":
         port = ['--master_port="$MASTER_PORT"'] if on_slurm else []
@@ -257,11 +273,16 @@ def _starter(plan: Plan) -> list[str]:
     return [*_prefix(plan), *python]
 
 
-def _program(plan: Plan) -> list[str]:
+def _program(plan: Plan, submitted: Submission | None) -> list[str]:
     staged = plan.spec.staging
     words = [quote(word) for word in plan.spec.command]
+    if submitted is not None and submitted.points is not None:
+        words.append('"${point[@]}"')
     if staged.data is not None and staged.data_option:
         words += [quote(staged.data_option), '"$STOKER_DATA"']
     if staged.results is not None and staged.results_option:
         words += [quote(staged.results_option), '"$STOKER_RESULTS"']
+    if plan.launch.form in ("standalone", "c10d") and len(words) > 1:
+        # Without the dashes torchrun takes a script's own `--log` for a part of its `--log-dir`.
+        return ["--", *words]
     return words

@@ -7,29 +7,30 @@ because `train.py` is often ten lines that import the rest.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from stoker.plan.deepspeed import Config, find_told
 
 # A project of many modules is read up to here; what decides is nearly always near the top.
 MAX_FILES = 50
 MAX_FILE_BYTES = 1_000_000
 
 # What a call proves, strongest first: who owns the launch comes before what it wraps.
+_LIGHTNING = (
+    "lightning.Trainer",
+    "lightning.pytorch.Trainer",
+    "pytorch_lightning.Trainer",
+    "lightning.Fabric",
+    "lightning.fabric.Fabric",
+    "lightning.pytorch.cli.LightningCLI",
+    "pytorch_lightning.cli.LightningCLI",
+)
 _CALLS = (
     ("accelerate", ("accelerate.Accelerator",)),
-    (
-        "lightning",
-        (
-            "lightning.Trainer",
-            "lightning.pytorch.Trainer",
-            "pytorch_lightning.Trainer",
-            "lightning.Fabric",
-            "lightning.fabric.Fabric",
-            "lightning.pytorch.cli.LightningCLI",
-            "pytorch_lightning.cli.LightningCLI",
-        ),
-    ),
+    ("lightning", _LIGHTNING),
     ("deepspeed", ("deepspeed.initialize", "deepspeed.init_distributed")),
     ("horovod", ("horovod.torch.init", "horovod.tensorflow.init", "horovod.tensorflow.keras.init",
                  "horovod.keras.init", "horovod.init")),
@@ -47,6 +48,16 @@ _CALLS = (
                   "tensorflow.distribute.experimental.CentralStorageStrategy")),
     ("jax", ("jax.distributed.initialize",)),
 )  # fmt: skip
+
+# Calls that are given a configuration of DeepSpeed.
+_DEEPSPEED = (
+    "deepspeed.initialize",
+    "transformers.TrainingArguments",
+    "transformers.Seq2SeqTrainingArguments",
+)
+
+# Words of those who mean a GPU; in a comment they say nothing, elsewhere they are believed.
+_GPU_WORDS = re.compile(r"cuda|gpu|device|accelerat|\b(xpu|hip|mps|npu|tpu)\b", re.IGNORECASE)
 
 # A script that calls this must be started once a node, not once a GPU.
 _SPAWN = "torch.multiprocessing.spawn"
@@ -81,10 +92,18 @@ class Source:
     workers: int | None = None
     workers_known: bool = False
     has_loader: bool = False
+    # Why the script trains on the CPU wherever it runs; None where it may use a GPU.
+    stays_on_cpu: str | None = None
     resolves_slurm: bool = False
     uses_data_parallel: str | None = None
     spawns: bool = False
     was_read: bool = False
+    # Where a Keras model is compiled and fitted, and whether the script asks for Keras 2.
+    keras_fit: str | None = None
+    asks_keras_2: bool = False
+    horovod_optimizer: bool = False
+    central_storage: bool = False
+    deepspeed_config: Config | None = None
 
 
 @dataclass
@@ -93,6 +112,11 @@ class _Seen:
     imports: dict[str, str] = field(default_factory=dict)
     workers: list[int | None] = field(default_factory=list)
     loader: bool = False
+    # Whether anything is called after a GPU or a device, and which trainer is told to take the CPU.
+    names_gpu: bool = False
+    cpu_trainer: str | None = None
+    asks_keras_2: bool = False
+    deepspeed_config: Config | None = None
 
 
 def read_source(path: Path, root: Path | None = None) -> Source:
@@ -153,13 +177,20 @@ def _look(tree: ast.Module, file: Path, seen: _Seen) -> _Imports:
         if isinstance(node, ast.Import | ast.ImportFrom):
             _note_import(node, f"{file.name}:{node.lineno}", imports, seen)
     for node in ast.walk(tree):
+        seen.names_gpu = seen.names_gpu or _names_gpu(node)
         if isinstance(node, ast.Call):
             dotted = _dotted(node.func, imports.aliases)
             if dotted:
+                if dotted in _LIGHTNING and _is_told(node, "accelerator", "cpu"):
+                    seen.cpu_trainer = f"{file.name}:{node.lineno}"
                 seen.calls.setdefault(dotted, f"{file.name}:{node.lineno}")
+                if dotted in _DEEPSPEED and seen.deepspeed_config is None:
+                    seen.deepspeed_config = find_told(node, tree)
                 if dotted.endswith("DataLoader"):
                     seen.loader = True
                     seen.workers.append(_workers(node))
+        elif isinstance(node, ast.Constant):
+            seen.asks_keras_2 |= node.value == "TF_USE_LEGACY_KERAS"
         elif isinstance(node, ast.ClassDef):
             for base in node.bases:
                 dotted = _dotted(base, imports.aliases)
@@ -204,6 +235,17 @@ def _dotted(node: ast.expr, aliases: dict[str, str]) -> str | None:
     return ".".join([aliases.get(node.id, node.id), *reversed(parts)])
 
 
+def _names_gpu(node: ast.AST) -> bool:
+    """Say whether a name, an argument or a text speaks of a GPU, by whatever word."""
+    words = (getattr(node, each, None) for each in ("id", "attr", "arg", "value", "name"))
+    return any(isinstance(word, str) and _GPU_WORDS.search(word) for word in words)
+
+
+def _is_told(call: ast.Call, name: str, value: str) -> bool:
+    told = [each.value for each in call.keywords if each.arg == name]
+    return any(isinstance(each, ast.Constant) and each.value == value for each in told)
+
+
 def _workers(call: ast.Call) -> int | None:
     """Return the loader's workers: a number, 0 when not given, `None` when computed."""
     for keyword in call.keywords:
@@ -228,10 +270,37 @@ def _conclude(seen: _Seen) -> Source:
         workers=max(known) if known and len(known) == len(seen.workers) else None,
         workers_known=bool(known) and len(known) == len(seen.workers),
         has_loader=seen.loader,
+        stays_on_cpu=_stays_on_cpu(seen, framework, library),
         resolves_slurm=any(name.endswith("SlurmClusterResolver") for name in seen.calls),
         uses_data_parallel=seen.calls.get("torch.nn.DataParallel"),
         spawns=_SPAWN in seen.calls,
         was_read=True,
+        keras_fit=_keras_fit(seen),
+        asks_keras_2=seen.asks_keras_2 or "tf_keras" in seen.imports,
+        horovod_optimizer=any(
+            re.fullmatch(r"horovod\b.*\bkeras\.DistributedOptimizer", name) for name in seen.calls
+        ),
+        deepspeed_config=seen.deepspeed_config,
+        central_storage=any(name.endswith(".CentralStorageStrategy") for name in seen.calls),
+    )
+
+
+def _stays_on_cpu(seen: _Seen, framework: str, library: str | None) -> str | None:
+    """Return why no GPU is ever used: PyTorch takes one only where the script says so."""
+    if seen.cpu_trainer:
+        return f'{seen.cpu_trainer} sets accelerator="cpu"'
+    back = next((name for name in seen.calls if name.endswith(".backward")), None)
+    if framework != "plain" or library != "pytorch" or back is None or seen.names_gpu:
+        return None
+    return f"{seen.calls[back]} calls `{back}`, and nothing in the script names a GPU or a device"
+
+
+def _keras_fit(seen: _Seen) -> str | None:
+    """Return where something is fitted that is compiled as well: a Keras model."""
+    fits = (name for name in seen.calls if name.endswith(".fit"))
+    return next(
+        (seen.calls[name] for name in fits if name.removesuffix("fit") + "compile" in seen.calls),
+        None,
     )
 
 

@@ -28,6 +28,7 @@ class Staging:
     data: str | None = None
     data_gib: float | None = None
     unpack: bool = False
+    verify: bool = False
     data_option: str | None = None
     results: str | None = None
     results_option: str | None = None

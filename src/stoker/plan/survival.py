@@ -93,6 +93,12 @@ def render_handler(plan: Plan) -> str:
             "# the number of an array alone would queue all of its tasks.",
             "job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}",
             "job=${job:-$SLURM_JOB_ID}",
+            f"export STOKER_SIGNAL={survival.signal}",
+            "# Slurm itself queues a job again whose node failed, however often that is.",
+            f"if ((${{SLURM_RESTART_COUNT:-0}} > {survival.max_restarts})); then",
+            f'    echo "not started again: {survival.max_restarts} restarts are enough" >&2',
+            "    exit 1",
+            "fi",
         ]
     return "\n".join(
         [
