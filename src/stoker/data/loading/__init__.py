@@ -1,0 +1,1 @@
+"""Loading: packed samples as a data set, and batches of them."""

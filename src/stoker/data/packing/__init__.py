@@ -1,0 +1,1 @@
+"""Packing: from a source to archives with an index."""

@@ -1,0 +1,1 @@
+"""Pictures: which piece is wanted, and how it is decoded."""

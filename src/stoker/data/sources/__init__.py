@@ -1,0 +1,1 @@
+"""What can be packed, one kind a module."""
