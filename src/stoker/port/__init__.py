@@ -1,0 +1,1 @@
+"""What must be rewritten: one-GPU scripts to several processes, as a diff to review."""

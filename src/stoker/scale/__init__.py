@@ -1,0 +1,1 @@
+"""What would more GPUs buy: studies, the scaling model, cost, communication."""
