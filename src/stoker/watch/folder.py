@@ -33,6 +33,41 @@ class RunFolder:
         """What was run, where, when, and how it ended."""
         return self.path / "run.json"
 
+    @property
+    def job_json(self) -> Path:
+        """The job that was submitted for it: written by who submits, before and after."""
+        return self.path / "job.json"
+
+    @property
+    def job_script(self) -> Path:
+        """The batch script."""
+        return self.path / "job.sh"
+
+    @property
+    def points(self) -> Path:
+        """The words of each point of a sweep, a line each."""
+        return self.path / "points"
+
+    @property
+    def preflight(self) -> Path:
+        """The checks that the nodes of the job make first."""
+        return self.path / "preflight.py"
+
+    @property
+    def task_logs(self) -> Path:
+        """Where each task of a job with several writes what it prints."""
+        return self.path / "logs"
+
+    def log(self, element: str = "") -> Path:
+        """What the batch script prints, or one element of an array; `%a` in a header."""
+        return self.path / (f"out-{element}.log" if element else "out.log")
+
+    def latest(self, element: str = "") -> RunFolder:
+        """Return the folder of the latest attempt of a job, or of one element of an array."""
+        base = self.path / element if element else self.path
+        attempts = sorted(base.glob("attempt-*/run.json"), key=lambda each: _by_number(each.parent))
+        return RunFolder(attempts[-1].parent if attempts else base)
+
     def samples(self, host: str) -> Path:
         """Readings of one machine."""
         return self.path / "samples" / f"{_safe(host)}.jsonl"
@@ -121,10 +156,23 @@ def join_run(launch: str, script: str, wanted: Path | None) -> RunFolder:
     return folder
 
 
+def find_job(job: str) -> RunFolder | None:
+    """Return the folder of a job that was submitted from here: `1234`, or `1234_5` of an array."""
+    number = job.partition("_")[0]
+    for path in RUNS.glob("*/job.json"):
+        folder = RunFolder(path.parent.absolute())
+        if number and str(folder.read(folder.job_json).get("id")) == number:
+            return folder
+    return None
+
+
 def find_run(text: str | None) -> RunFolder:
-    """Return the run of that folder or id, or the newest one."""
+    """Return the run of that folder, id or job, or the newest one; of a job its latest attempt."""
     if text and _is_folder(text):
-        return RunFolder(Path(text).absolute())
+        return RunFolder(Path(text).absolute()).latest()
+    job = find_job(text) if text and re.fullmatch(r"\d+(_\d+)?", text) else None
+    if text and job is not None:
+        return job.latest(text.partition("_")[2])
     runs = sorted((each.parent for each in RUNS.glob("*/run.json")), key=_age)
     if text is None:
         if runs:
@@ -183,5 +231,5 @@ def _safe(text: str) -> str:
 
 
 def _by_number(path: Path) -> tuple[int, str]:
-    digits = re.match(r"\d+", path.name)
+    digits = re.search(r"\d+", path.name)
     return (int(digits.group()) if digits else 0, path.name)

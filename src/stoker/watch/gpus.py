@@ -41,6 +41,7 @@ class Gpu:
     power_limit_w: float | None
     mig: bool
     has_gpm: bool
+    max_clock_mhz: float | None = None
 
 
 class GpuCounters(Protocol):

@@ -17,12 +17,15 @@ _FUNCTION_NOT_FOUND = 13
 # Clocks event reasons that slow the GPU down: software power cap, hardware slowdown, software
 # thermal, hardware thermal, power brake. Not idle, not clocks that somebody has set.
 _SLOWED = 0x04 | 0x08 | 0x20 | 0x40 | 0x80
+# Of these the ones that heat alone causes.
+_HOT = 0x20 | 0x40
 # GPM metrics: id, our name, factor. NVML gives PCIe in MiB/s; "transmit" is from the GPU.
 _GPM = (
     (2, "sm_pct", 1.0),
     (3, "occupancy_pct", 1.0),
     (5, "tensor_pct", 1.0),
     (10, "dram_pct", 1.0),
+    (12, "fp32_pct", 1.0),
     (20, "pcie_tx_mb_s", MIB / 1e6),
     (21, "pcie_rx_mb_s", MIB / 1e6),
 )
@@ -88,6 +91,9 @@ class Nvidia:
             "power_w": lambda card: {"power_w": nvml.nvmlDeviceGetPowerUsage(card.handle) / 1000},
             "temp_c": self._temperature,
             "throttled": self._throttled,
+            "clock_mhz": lambda card: {
+                "clock_mhz": nvml.nvmlDeviceGetClockInfo(card.handle, nvml.NVML_CLOCK_SM)
+            },
         }
         self.rare_questions: Mapping[str, Callable[[Card], Values]] = {"pcie_mb_s": self._pcie}
 
@@ -145,6 +151,9 @@ class Nvidia:
             card.gpm = ask("gpm", lambda: self._gpm(card))
         memory = ask("memory_gib", lambda: self._memory(card, "total"))
         limit_mw = ask("power_limit_w", lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+        most = ask(
+            "max_clock_mhz", lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
+        )
         return Gpu(
             index=card.index,
             uuid=next(iter(card.slices)) if len(card.slices) == 1 else card.uuid,
@@ -155,6 +164,7 @@ class Nvidia:
             power_limit_w=limit_mw / 1000 if limit_mw is not None else None,
             mig=bool(card.slices),
             has_gpm=card.gpm is not None,
+            max_clock_mhz=most,
         )
 
     def _gpm(self, card: Card) -> Gpm:
@@ -226,7 +236,8 @@ class Nvidia:
             "nvmlDeviceGetCurrentClocksEventReasons",  # since driver 535
             "nvmlDeviceGetCurrentClocksThrottleReasons",
         )
-        return {"throttled": float(bool(self._call(names, card.handle) & _SLOWED))}
+        reasons = self._call(names, card.handle)
+        return {"throttled": float(bool(reasons & _SLOWED)), "hot": float(bool(reasons & _HOT))}
 
     def _pcie(self, card: Card) -> Values:
         if card.gpm:

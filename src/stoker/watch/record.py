@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -15,7 +14,10 @@ from stoker.watch.folder import RunFolder
 
 # What changes how a program runs and where; nothing that may hold a secret.
 TOLD = ("SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_PARTITION", "SLURM_NTASKS", "SLURM_NNODES",
-        "SLURM_CPUS_PER_TASK", "SLURM_PROCID", "SLURM_RESTART_COUNT", "CUDA_VISIBLE_DEVICES",
+        "SLURM_CLUSTER_NAME", "SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE", "SLURM_NTASKS_PER_NODE",
+        "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS",
+        "SLURM_JOB_START_TIME", "SLURM_JOB_END_TIME", "SLURM_TIMELIMIT",
+        "SLURM_PROCID", "SLURM_RESTART_COUNT", "CUDA_VISIBLE_DEVICES",
         "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
         "WORLD_SIZE", "VIRTUAL_ENV", "CONDA_PREFIX")  # fmt: skip
 
@@ -29,7 +31,7 @@ def begin_run(folder: RunFolder, command: Sequence[str], start: float) -> None:
             "id": folder.name,
             "command": list(command),
             "cwd": str(Path.cwd()),
-            "host": socket.gethostname(),
+            "host": os.uname().nodename,
             "supervisor": os.getpid(),
             "python": sys.version.split()[0],
             "environment": {name: os.environ[name] for name in TOLD if name in os.environ},

@@ -44,6 +44,8 @@ DEAD = ("Z", "X")
 LARGE = 65536
 # InfiniBand counts words of four bytes, whatever the width of the link.
 IB_WORD_BYTES = 4
+# Pages that the machine has moved to and from its swap, as /proc/vmstat counts them.
+SWAP_METRICS = ((b"pswpin", "mem.swap_in_mb_s"), (b"pswpout", "mem.swap_out_mb_s"))
 
 # What the counters of `processes.IO_LINES` are called here, and in what unit. The first two are
 # what programs read and wrote, from network file systems and the page cache too.
@@ -75,18 +77,15 @@ def parse_cpu_line(raw: bytes) -> tuple[int, int] | None:
     return ticks[3] + ticks[4], sum(ticks)
 
 
-def parse_pressure(raw: bytes) -> float | None:
-    """Read a pressure file and return the share of the last 10 s in which some task waited.
+def parse_pressure(raw: bytes) -> int | None:
+    """Read a pressure file: microseconds in which some task waited. Its means come late.
 
-    >>> parse_pressure(b"some avg10=1.53 avg60=0.87 avg300=0.73 total=1\\nfull avg10=0.00 ...")
-    1.53
+    >>> parse_pressure(b"some avg10=1.53 avg60=0.87 avg300=0.73 total=42\\nfull avg10=0.00 ...")
+    42
     """
-    word = raw.partition(b"some avg10=")[2].partition(b" ")[0]
-    try:
-        share = float(word)
-    except ValueError:
-        return None
-    return share if math.isfinite(share) else None
+    line = raw.partition(b"some ")[2].partition(b"\n")[0]
+    word = line.partition(b" total=")[2].strip()
+    return int(word) if word.isdigit() else None
 
 
 def parse_net(raw: bytes) -> dict[str, tuple[int, int]]:
@@ -102,6 +101,16 @@ def parse_net(raw: bytes) -> dict[str, tuple[int, int]]:
         if len(words) > 8 and words[0].isdigit() and words[8].isdigit() and name.strip() != b"lo":
             counters[name.strip().decode("utf-8", "replace")] = (int(words[0]), int(words[8]))
     return counters
+
+
+def parse_counter(raw: bytes, name: bytes) -> int | None:
+    """Read one line of a file of names and numbers, such as /proc/vmstat or memory.events.
+
+    >>> parse_counter(b"oom 3\\noom_kill 2\\n", b"oom_kill")
+    2
+    """
+    word = (b"\n" + raw).partition(b"\n" + name + b" ")[2].partition(b"\n")[0].strip()
+    return int(word) if word.isdigit() else None
 
 
 class Counters:
@@ -122,12 +131,13 @@ class Machine:
 
     def __init__(self, root_pid: int, proc: Path, note: Callable[[str], None]) -> None:
         self._proc, self._note = str(proc), note
-        self._traffic, self._ticks = Counters(), Counters()
+        self._traffic, self._ticks, self._waits = Counters(), Counters(), Counters()
         sys, shm = proc.parent / "sys", proc.parent / "dev/shm"
         # A folder that is not mounted would tell of the disk under it.
         self._shm = str(shm) if shm.is_mount() else None
         memory = read_cgroup("memory", root_pid, proc)
         self._version, self._memory = memory.version if memory else 0, memory_folder(memory)
+        self._oom_before = self._oom_kills()
         self._pressure = self._find_pressure(root_pid, proc)
         # A bond, a bridge or a VLAN counts again what its device has counted. In a container
         # there may be no devices at all: then everything counts.
@@ -152,12 +162,8 @@ class Machine:
         return found
 
     def levels(self) -> dict[str, float]:
-        """Return what is in use now: memory and pressure."""
+        """Return what is in use now: memory."""
         levels = {}
-        for metric, file in self._pressure.items():
-            share = parse_pressure(read_start(file) or b"")
-            if share is not None:
-                levels[metric] = share
         table = parse_table(read_start(f"{self._proc}/meminfo", LARGE) or b"")
         for metric, total, free in (
             ("mem.machine_gib", b"MemTotal", b"MemAvailable"),
@@ -169,6 +175,9 @@ class Machine:
             used_gib = read_memory_gib(self._version, self._memory)
             if used_gib is not None:
                 levels["mem.cgroup_gib"] = used_gib
+            kills = self._oom_kills()
+            if kills is not None and self._oom_before is not None:
+                levels["mem.oom_kills"] = float(kills - self._oom_before)
         if self._shm is not None:
             with suppress(OSError):
                 size = os.statvfs(self._shm)
@@ -179,13 +188,24 @@ class Machine:
         """Return what happened since the last call; the first one only looks at the counters."""
         rates = self._busy()
         # Each device is followed by itself: one that comes or goes would look like traffic.
-        grown = self._traffic.changes({**self._net(), **self._infiniband()})
+        grown = self._traffic.changes({**self._net(), **self._infiniband(), **self._swap()})
+        waited = self._waits.changes(self._waited())
         if interval_s is None:
             return {}
         for name, change in grown.items():
             metric = name.partition(" ")[0]
             rates[metric] = rates.get(metric, 0) + change / MB / interval_s
+        for metric, change in waited.items():
+            rates[metric] = min(100.0, 100 * change / 1e6 / interval_s)
         return rates
+
+    def _waited(self) -> dict[str, float]:
+        """Return for how long, in microseconds, some task waited for each thing."""
+        waited = {
+            metric: parse_pressure(read_start(file) or b"")
+            for metric, file in self._pressure.items()
+        }
+        return {metric: each for metric, each in waited.items() if each is not None}
 
     def _busy(self) -> dict[str, float]:
         ticks = parse_cpu_line(read_start(f"{self._proc}/stat") or b"")
@@ -198,6 +218,19 @@ class Machine:
             return {}
         idle = grown.get("idle", 0) / grown["all"]
         return {"cpu.machine_pct": 100 * (1 - min(1, idle))}
+
+    def _oom_kills(self) -> int | None:
+        """Return how many processes of the control group the kernel has killed for memory."""
+        if self._memory is None:
+            return None
+        file = "memory.events" if self._version == 2 else "memory.oom_control"
+        return parse_counter(read_start(f"{self._memory}/{file}") or b"", b"oom_kill")
+
+    def _swap(self) -> dict[str, float]:
+        raw = read_start(f"{self._proc}/vmstat", LARGE) or b""
+        pages = {metric: parse_counter(raw, name) for name, metric in SWAP_METRICS}
+        size = os.sysconf("SC_PAGE_SIZE")
+        return {metric: count * size for metric, count in pages.items() if count is not None}
 
     def _net(self) -> dict[str, float]:
         counters: dict[str, float] = {}

@@ -6,11 +6,11 @@ and the training goes on.
 
 from __future__ import annotations
 
+import _socket
 import json
 import math
 import os
 import select
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -68,7 +68,7 @@ class Scribe:
         self, folder: RunFolder, start: float, warn: Callable[[str], None], root_pid: int | None
     ) -> None:
         self.folder = folder
-        self.host = socket.gethostname()
+        self.host = os.uname().nodename
         self.start = start
         self.is_writing = True
         self.notes: list[str] = []
@@ -78,7 +78,7 @@ class Scribe:
         self._room, self._socket = _open_room()
         self.address = f"{self._room}/{SOCKET}"
         self._socket.setblocking(False)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        self._socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVBUF, 4 << 20)
         self._heard: dict[int, Heard] = {}
         # Lines of loader workers and other children, by the process that forked them.
         self._children: dict[int, dict[tuple[str, str, int], list[float]]] = {}
@@ -298,7 +298,7 @@ def _stat(count: float, total: float, squares: float, largest: float) -> Stat:
     return Stat(int(count), mean, math.sqrt(max(0.0, squares / count - mean * mean)), largest)
 
 
-def _open_room() -> tuple[str, socket.socket]:
+def _open_room() -> tuple[str, _socket.socket]:
     """Return a folder that only this user can enter, and the socket in it."""
     name = f"stoker-{os.getpid()}-{os.urandom(4).hex()}"
     room = f"{os.environ.get('TMPDIR') or '/tmp'}/{name}"
@@ -308,9 +308,9 @@ def _open_room() -> tuple[str, socket.socket]:
         return f"/tmp/{name}", _bound(f"/tmp/{name}")
 
 
-def _bound(room: str) -> socket.socket:
+def _bound(room: str) -> _socket.socket:
     os.mkdir(room, 0o700)
-    channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
     try:
         channel.bind(f"{room}/{SOCKET}")
     except OSError:

@@ -1,23 +1,39 @@
 """A run folder as one value: how it ended, what each rank's steps were made of, what each machine did.
 
-Reads whatever is there: of a run that goes on, ended, crashed or was killed half-way.
+Reads whatever is there: of a run that goes on, ended, crashed or was killed half-way. Of a
+thousand machines too: totals are read, while rows and lines wait on the disk until asked for.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from stoker.watch.folder import RunFolder
-from stoker.watch.series import Row, Stat, known_number, merged, read_series
+from stoker.errors import FileError
+from stoker.watch.facts import read_facts
+from stoker.watch.folder import FORMAT, RunFolder
+from stoker.watch.later import Again, Later
+from stoker.watch.series import Row, Stat, known_number, read_series, read_whole
 
 # In the order of a step.
 PHASES = ("data", "h2d", "forward", "backward", "optimizer", "graph", "comm", "other")
+TRAINING = ("warmup", "first", "steady")
+# Up to so many files every line is checked for damage: of eight nodes in half a second.
+CHECKED_FILES = 72
+# More files are read by several processes, each a chunk at a time.
+MAX_READERS = 4
+CHUNK = 50
+# The rows of a machine with eight GPUs take 30 MB: of many machines only the last few are kept.
+KEPT_ROWS = 16
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -34,6 +50,8 @@ class Split:
     comm_overlapped_s: float
     # Steps that were measured on the device's own clock; 0: all by the host's.
     device_steps: int
+    # Of the host's forward phase, what stood between two calls of the model.
+    between_s: float = 0.0
 
     def share(self, phase: str) -> float:
         """Return the part of the step that a phase takes, 0 to 1."""
@@ -72,14 +90,16 @@ class Rank:
     first: Split | None
     warmup: Split | None
     evaluation: Split | None
-    lines: tuple[Line, ...]
-    worker_lines: tuple[Line, ...]
-    # Counted one by one, with `--lines`: hits, and seconds with what the line calls.
-    exact_lines: tuple[Line, ...]
     facts: Mapping[str, Any]
     notes: tuple[str, ...]
     cost_s: float
-    rows: tuple[Row, ...] = field(repr=False)
+    # How many ranks there should be.
+    world: int
+    lines: Later[tuple[Line, ...]] = field(default=Later(), repr=False)
+    worker_lines: Later[tuple[Line, ...]] = field(default=Later(), repr=False)
+    # Counted one by one, with `--lines`: hits, and seconds with what the line calls.
+    exact_lines: Later[tuple[Line, ...]] = field(default=Later(), repr=False)
+    rows: Later[tuple[Row, ...]] = field(default=Later(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -89,15 +109,20 @@ class Machine:
     host: str
     facts: Mapping[str, Any]
     stats: Mapping[str, Stat]
-    rows: tuple[Row, ...] = field(repr=False)
+    rows: Later[tuple[Row, ...]] = field(default=Later(), repr=False)
 
     def gpus(self) -> list[int]:
-        """Return the numbers of the GPUs that were read."""
-        numbers = {name.split(".")[1] for name in self.stats if name.startswith("gpu.")}
-        return sorted(int(number) for number in numbers if number.isdecimal())
+        """Return the numbers of the GPUs that were read; names that are damaged are left out."""
+        return list(self._numbers)
+
+    @cached_property
+    def _numbers(self) -> tuple[int, ...]:
+        words = {name.split(".")[1] for name in self.stats if name.startswith("gpu.")}
+        return tuple(sorted(int(word) for word in words if word.isascii() and word.isdecimal()))
 
 
-@dataclass(frozen=True)
+# Compared as what it is, one look at a folder: whatever is worked out of it can be kept by it.
+@dataclass(frozen=True, eq=False)
 class Summary:
     """Everything that a report shows."""
 
@@ -108,6 +133,13 @@ class Summary:
     wall_s: float
     ranks: tuple[Rank, ...]
     machines: tuple[Machine, ...]
+    # Lines and files that could not be read, as far as they were looked at.
+    damaged: int = 0
+
+    @property
+    def world(self) -> int:
+        """How many ranks there should be; fewer have left a record where some are missing."""
+        return max((rank.world for rank in self.ranks), default=0)
 
     @property
     def ending(self) -> str:
@@ -121,20 +153,52 @@ class Summary:
 
 
 def read_summary(folder: RunFolder, now: float | None = None) -> Summary:
-    """Read a run folder."""
+    """Read a run folder. Raises FileError if it may not be read, or a newer Stoker wrote it."""
+    _check(folder)
     run = folder.read(folder.run_json)
-    machines = tuple(_read_machine(folder, path) for path in folder.all_samples())
-    ranks = tuple(_read_rank(folder, path) for path in folder.all_facts())
-    ends = [row.end_s for machine in machines for row in machine.rows[-1:]]
-    ends += [row.end_s for rank in ranks for row in rank.rows[-1:]]
+    machines, ranks = _read_parts(folder)
     state = _state(run)
-    wall = max(ends, default=0.0)
+    found: list[_Found[Machine] | _Found[Rank]] = [*machines, *ranks]
+    wall = max([0.0, *(each.end_s for each in found)])
     start, end = known_number(run.get("start")), known_number(run.get("end"))
-    if start is not None and end is not None:
+    # A clock that was set back in between tells nothing.
+    if start is not None and end is not None and end >= start:
         wall = end - start
-    elif start is not None and state == "running":
-        wall = (time.time() if now is None else now) - start
-    return Summary(folder.path, run, state, wall, ranks, machines)
+    elif start is not None and end is None and state == "running":
+        wall = max(0.0, (time.time() if now is None else now) - start)
+    damaged = sum(each.damaged for each in found)
+    return Summary(
+        folder.path,
+        run,
+        state,
+        wall,
+        tuple(each.value for each in ranks),
+        tuple(each.value for each in machines),
+        damaged + (not run and folder.run_json.is_file()),
+    )
+
+
+def _check(folder: RunFolder) -> None:
+    try:
+        with os.scandir(folder.path):
+            pass
+        with folder.run_json.open("rb"):
+            pass
+    except PermissionError as error:
+        raise FileError(
+            f"`{folder.path}` cannot be read",
+            why=f"{error.strerror}: {error.filename}",
+            fix="ask its owner for a copy, or for the right to read it",
+        ) from None
+    except (OSError, ValueError):
+        return  # what is there is reported
+    written = known_number(folder.read(folder.run_json).get("format"))
+    if written is not None and written > FORMAT:
+        raise FileError(
+            f"`{folder.path}` is a run of a newer Stoker",
+            why=f"its format is {written:g}, and this Stoker reads up to {FORMAT}",
+            fix="pip install --upgrade stoker",
+        )
 
 
 def _state(run: Mapping[str, Any]) -> str:
@@ -154,42 +218,99 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _read_machine(folder: RunFolder, path: Path) -> Machine:
-    head, rows = read_series(path)
-    host = str(head.get("host") or path.stem)
-    whole = merged(rows)
-    return Machine(
-        host, folder.read(folder.machine(host)), whole.stats if whole else {}, tuple(rows)
-    )
+@dataclass(frozen=True)
+class _Found(Generic[T]):
+    """One rank or machine, when its record ends, and what of it could not be read."""
+
+    value: T
+    end_s: float
+    damaged: int
 
 
-def _read_rank(folder: RunFolder, path: Path) -> Rank:
-    facts = folder.read(path)
-    label = str(facts.get("label") or path.stem)
-    _, rows = read_series(folder.steps(label))
-    whole = merged(rows)
-    stats = whole.stats if whole else {}
+def _read_parts(folder: RunFolder) -> tuple[list[_Found[Machine]], list[_Found[Rank]]]:
+    samples = folder.all_samples()
+    steps = folder.steps("0").parent.glob("*.jsonl")
+    facts = [path.stem for path in folder.all_facts()]
+    # A rank that was killed early has steps and no facts yet.
+    stems = list(dict.fromkeys([*facts, *sorted(path.stem for path in steps)]))
+    is_few = len(samples) + len(stems) <= CHECKED_FILES
+    _kept_rows.cache_clear()  # the run may have gone on since
+    machine, rank = partial(_read_machine, folder, is_few), partial(_read_rank, folder, is_few)
+    cores = 1 if is_few else min(len(os.sched_getaffinity(0)), MAX_READERS)
+    if cores > 1:
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
+
+        try:
+            with ProcessPoolExecutor(cores, get_context("fork")) as pool:
+                machines = pool.map(machine, samples, chunksize=CHUNK)
+                return list(machines), list(pool.map(rank, stems, chunksize=CHUNK))
+        except (OSError, RuntimeError):
+            pass  # no more processes, or one of them was killed: we are enough
+    return [machine(each) for each in samples], [rank(each) for each in stems]
+
+
+def _read_machine(folder: RunFolder, is_checked: bool, path: Path) -> _Found[Machine]:
+    whole = read_whole(path, is_checked=is_checked)
+    host = str(whole.head.get("host") or path.stem)
+    facts, damaged = read_facts(folder.machine(host), is_checked=is_checked)
+    stats = whole.row.stats if whole.row else {}
+    machine = Machine(host, facts, stats, _later_rows(path, is_checked))
+    return _Found(machine, whole.row.end_s if whole.row else 0.0, whole.damaged + damaged)
+
+
+def _read_rank(folder: RunFolder, is_checked: bool, stem: str) -> _Found[Rank]:
+    path, steps = folder.facts(stem), folder.steps(stem)
+    facts, damaged = read_facts(path, is_checked=is_checked)
+    whole = read_whole(steps, is_checked=is_checked)
+    stats = whole.row.stats if whole.row else {}
     startup = stats.get("startup.step")
-    return Rank(
-        label=label,
-        rank=_count(facts.get("rank")),
-        host=str(facts.get("host") or ""),
+    number = re.match(r"\d{1,9}", stem)
+    counted = sum(stat.count for kind in TRAINING if (stat := stats.get(f"{kind}.step")))
+    rank = Rank(
+        label=str(facts.get("label") or stem),
+        rank=_count(facts.get("rank", int(number[0]) if number else 0)),
+        host=str(facts.get("host") or whole.head.get("host") or ""),
         pid=_count(facts.get("pid")),
-        steps=_count(facts.get("steps")),
+        # Facts are written every few seconds: the steps may be ahead of them.
+        steps=max(_count(facts.get("steps")), counted),
         epochs=_count(facts.get("epochs")),
         startup_s=startup.mean if startup else None,
         steady=make_split(stats, "steady"),
         first=make_split(stats, "first"),
         warmup=make_split(stats, "warmup"),
         evaluation=make_split(stats, "eval"),
-        lines=_lines(facts.get("lines")),
-        worker_lines=_lines(facts.get("worker_lines")),
-        exact_lines=_exact(facts.get("exact")),
         facts=_mapping(facts.get("facts")),
         notes=tuple(str(note) for note in _list(facts.get("notes"))),
         cost_s=known_number(facts.get("cost_s")) or 0.0,
-        rows=tuple(rows),
+        world=_count(facts.get("world")),
+        lines=partial(_read_lines, folder, path, "lines"),
+        worker_lines=partial(_read_lines, folder, path, "worker_lines"),
+        exact_lines=partial(_read_exact, folder, path),
+        rows=_later_rows(steps, is_checked),
     )
+    return _Found(rank, whole.row.end_s if whole.row else 0.0, whole.damaged + damaged)
+
+
+def _later_rows(path: Path, is_few: bool) -> Callable[[], tuple[Row, ...]]:
+    return partial(_rows, path) if is_few else Again(_kept_rows, path)
+
+
+@lru_cache(maxsize=KEPT_ROWS)
+def _kept_rows(path: Path) -> tuple[Row, ...]:
+    return _rows(path)
+
+
+def _rows(path: Path) -> tuple[Row, ...]:
+    return tuple(read_series(path)[1])
+
+
+def _read_lines(folder: RunFolder, path: Path, name: str) -> tuple[Line, ...]:
+    return _lines(folder.read(path).get(name))
+
+
+def _read_exact(folder: RunFolder, path: Path) -> tuple[Line, ...]:
+    return _exact(folder.read(path).get("exact"))
 
 
 def make_split(stats: Mapping[str, Stat], kind: str) -> Split | None:
@@ -218,6 +339,7 @@ def make_split(stats: Mapping[str, Stat], kind: str) -> Split | None:
     beside = stats.get(f"{kind}.beside.comm")
     if beside is not None:
         hidden += beside.mean * beside.count / step.count
+    between = stats.get(f"{kind}.between")
     hidden_data = 0.0
     for name, count in ((f"{kind}.data_hidden", measured), (f"{kind}.beside.data", step.count)):
         stat = stats.get(name)
@@ -229,6 +351,7 @@ def make_split(stats: Mapping[str, Stat], kind: str) -> Split | None:
         data_hidden_s=hidden_data,
         comm_overlapped_s=hidden,
         device_steps=device.count if device is not None else 0,
+        between_s=between.mean * between.count / (full or step).count if between else 0.0,
     )
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FIRST_TRACED = 30
 MAX_TRACED = 8
 # What traced steps may take of the run, as a share.
-BUDGET = 0.003
+BUDGET = 0.001
 # Calls on a tensor of the device that hand its values to the host, which waits for them.
 SYNCHRONISING = frozenset((
     "item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__",

@@ -85,12 +85,18 @@ def _leave_uncompiled(code: Any) -> None:
 
 def phase(timeline: Timeline, number: int) -> Span:
     """Return how a phase begins and ends that is no more than itself."""
-    before = [number]
+    before = number
 
     def begins() -> None:
-        before[0] = timeline.switch(number)
+        nonlocal before
+        # Where only the length of the step is taken, nobody asks for its phases.
+        before = timeline.current if timeline.is_light else timeline.switch(number)
 
-    return begins, lambda: timeline.switch(before[0])
+    def ends() -> None:
+        if not timeline.is_light:
+            timeline.switch(before)
+
+    return begins, ends
 
 
 def spanning(
@@ -100,17 +106,24 @@ def spanning(
     is_compiling: Callable[[], bool] = never,
     where: frozenset[int] = OPEN,
 ) -> Callable[..., Any]:
-    """Return `original` with a phase around it, when it is called where the phase may begin."""
+    """Return `original` with a phase around it, when it is called where the phase may begin.
+
+    A class stands for its `__call__` of the moment: torch.fx and others replace it for a while.
+    """
     begins, ends = around
+    home: Any = original if isinstance(original, type) else None
 
     def span(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling():
-            return original(*args, **kwargs)
-        is_begun = get_ident() == timeline.owner and timeline.current in where
+        # Nothing is timed in a light step, so that it does not matter who compiles there.
+        is_begun = (
+            timeline.current in where
+            and (timeline.is_light or not is_compiling())
+            and get_ident() == timeline.owner
+        )
         if is_begun:
             begins()
         try:
-            return original(*args, **kwargs)
+            return (original if home is None else home.__call__)(*args, **kwargs)
         except BaseException as error:
             drop_frame(error)
             raise
@@ -118,7 +131,7 @@ def spanning(
             if is_begun:
                 ends()
 
-    return dressed(span, original)
+    return dressed(span, original if home is None else home.__call__)
 
 
 def stepping(

@@ -18,6 +18,12 @@ MAX_LINES = 2000
 # What is told to the scribe.
 MAX_TOLD = 150
 
+# Functions of libraries that write a checkpoint: called by a trainer, no line of the user's says so.
+SAVERS = frozenset(
+    ("save_checkpoint", "_save_checkpoint", "save_state", "save_model", "_save_model",
+     "save_pretrained", "save_weights", "save_file")
+)  # fmt: skip
+
 # Below this, a forked child has the frames of the parent that forked it.
 BOOTSTRAP = os.path.join("multiprocessing", "process.py")
 
@@ -54,12 +60,15 @@ class Lines:
         # [seconds innermost, seconds anywhere] of each line, and of the first of them by phase.
         self._seconds: dict[Key, list[float]] = {}
         self._phases: dict[Key, dict[int, float]] = {}
+        # Seconds in which a library saved, by its file and function.
+        self._savers: dict[tuple[str, str], float] = {}
 
     def add(self, frame: FrameType | None, seconds: float, phase: int) -> None:
         """Count one stack, seen after `seconds` since the last look."""
         self.samples += 1
         users = self._users
         seen: set[Key] = set()
+        saver: tuple[str, str] | None = None
         while frame is not None:
             code = frame.f_code
             if code.co_name == "_bootstrap" and code.co_filename.endswith(BOOTSTRAP):
@@ -73,7 +82,12 @@ class Lines:
                 if key not in seen:
                     self._count(key, seconds, phase, innermost=not seen)
                     seen.add(key)
+            elif code.co_name in SAVERS:
+                # The outermost stands for all that it calls.
+                saver = (code.co_filename, code.co_name)
             frame = frame.f_back
+        if saver is not None:
+            self._savers[saver] = self._savers.get(saver, 0.0) + seconds
 
     def _count(self, key: Key, seconds: float, phase: int, innermost: bool) -> None:
         pair = self._seconds.get(key)
@@ -92,6 +106,15 @@ class Lines:
         for key in kept[MAX_LINES // 2 :]:
             del self._seconds[key]
             self._phases.pop(key, None)
+
+    def saving(self) -> dict[str, object]:
+        """Return how long libraries saved, and which function the most; empty if they never did."""
+        if not self._savers:
+            return {}
+        file, function = max(self._savers, key=lambda each: self._savers[each])
+        library = file.rpartition("-packages/")[2].partition("/")[0]
+        seconds = round(sum(self._savers.values()), 3)
+        return {"saving": {"library": library, "function": function, "seconds": seconds}}
 
     def told(
         self,

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from .device_lines import DeviceLines
 
 # What measuring may cost, as a share of the step; when it costs more, fewer steps are measured.
-BUDGET = 0.003
-MAX_STRIDE = 64
+BUDGET = 0.002
+MAX_STRIDE = 96
+# Nothing can have been given to the device between two marks that are closer than this.
+SAME_S = 4e-6
 # Steps that wait to be read; beyond that they are dropped and counted.
 MAX_PENDING = 32
 
@@ -67,6 +69,7 @@ class Marks:
         self._open: list[tuple[int, Any]] | None = None
         self._cost = 0.0
         self._since = 0
+        self._length = self._marked_at = 0.0
         # Marks up to the end of the last optimizer step: where a step may be cut.
         self._cut_at = 0
         # A measured step is to open at the next optimizer's end, or has just been opened there.
@@ -79,6 +82,9 @@ class Marks:
         if open_ is None:
             return
         began = self.clock()
+        if open_ and began - self._marked_at < SAME_S:
+            open_[-1] = (phase, open_[-1][1])
+            return
         try:
             if self.device.is_capturing():
                 self.drop_step()
@@ -89,7 +95,8 @@ class Marks:
             self._give_up(error)
             return
         open_.append((phase, event))
-        self._cost += self.clock() - began
+        self._marked_at = self.clock()
+        self._cost += self._marked_at - began
 
     def optimizer_ended(self) -> None:
         """The last mark is an optimizer's end: a step may end, and another begin, there."""
@@ -107,6 +114,15 @@ class Marks:
         if self._open is not None:
             self._pool.extend(event for _, event in self._open)
             self._open = None
+
+    def has_passed(self) -> bool:
+        """Say whether a step is over of which only the length is wanted, with nothing due."""
+        if not self.timeline.is_light or self._pending or self._is_wanted or self._is_fresh:
+            return False
+        if self._since + 1 >= self.stride:
+            return False
+        self._since += 1
+        return True
 
     def close_step(self, step: Step, cut: bool) -> None:
         """End the open step, read one that the device has passed, and open the next.
@@ -178,8 +194,10 @@ class Marks:
         self._pending.append((step, events))
 
     def _open_next(self, length: float, cut: bool) -> None:
-        if self._cost and length:
-            wanted = self._cost / (BUDGET * length)
+        # One long step, with a checkpoint in it, must not make the short ones after it dear.
+        usual, self._length = min(length, self._length or length), length
+        if self._cost and usual:
+            wanted = self._cost / (BUDGET * usual)
             # A stride that wanders does not fall in step with whatever comes every 10 steps.
             wander = self.measured % 3 if wanted > 1 else 0
             self.stride = min(MAX_STRIDE, max(1, round(wanted) + wander))

@@ -119,21 +119,10 @@ class Models:
             return
         self._classes.add(kind)
         timeline = self.timeline
-        original = kind.__call__
         module = self.torch.nn.Module
-        if original is module.__call__:
-            # Looked up at each call: torch.fx and others replace it for a while.
-            def original(*args: Any, **kwargs: Any) -> Any:
-                try:
-                    return module.__call__(*args, **kwargs)
-                except BaseException as error:
-                    drop_frame(error)
-                    raise
-
-            original = dressed(original, kind.__call__)
         kind.__call__ = spanning(
             timeline,
-            original,
+            module if kind.__call__ is module.__call__ else kind.__call__,
             (timeline.forward_begins, timeline.forward_ends),
             self.is_compiling,
         )
@@ -141,12 +130,16 @@ class Models:
     def _note(self, roots: list[Any], optimizer: Any) -> None:
         root = max(roots, key=_size)
         first = next(iter(root.parameters()))
+        # How many threads each operation on the CPU is divided among.
+        self.watched.facts["threads"] = self.torch.get_num_threads()
         self.watched.facts["model"] = {
             "name": _name(root),
             "parameters": _size(root),
             "dtype": str(first.dtype).removeprefix("torch."),
             "device": str(first.device),
             "optimizer": type(optimizer).__name__,
+            "is_compiled": any(type(each).__name__ == "OptimizedModule" for each in root.modules()),
+            "matmul_precision": self.torch.get_float32_matmul_precision(),
         }
         if first.is_cuda:
             device = self.torch.cuda.get_device_properties(first.device)
@@ -179,6 +172,9 @@ class Models:
         if comm is not None and overlap is not None:
             timeline.block.add("steady.ddp_comm", comm / 1e9)
             timeline.block.add("steady.ddp_overlapped", overlap / 1e9)
+        buckets = data.get("num_buckets_reduced")
+        if buckets is not None:
+            self.watched.facts["ddp"] = {"buckets": buckets}
 
     # -- frameworks with a step of their own -----------------------------------------
 

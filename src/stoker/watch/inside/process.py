@@ -20,22 +20,33 @@ if TYPE_CHECKING:
     from typing import Any
 
 # Stacks are looked at fifty times a second at first, then less often: a share of the run is known
-# as well from a thousand looks as from a million. Workers, of which there are many, and looks
-# that cost more than their share, begin with fewer.
+# as well from a thousand looks as from a million. Workers, of which there are many, begin later.
 LOOK_S = 0.02
 LATER_LOOK_S = 0.05
 LATE_LOOK_S = 0.1
-LOOK_BUDGET = 0.01
+# A look costs the user's threads the time for which we hold Python's lock, and four changes of
+# thread. Once the first are taken, looks may have this share of the time, and later that.
+EARLY_LOOKS = 50
+LATER_LOOKS = 1_000
+LOOK_BUDGET = 0.0025
+LATE_LOOK_BUDGET = 0.001
+CHANGE_S = 2e-4
 MAX_LOOK_S = 1.0
-# While our thread waits for Python's lock, each operator of the user's that lets go of it pays for
-# waking us. What a look costs is taken to be what it comes late by, at most 0.4 % of the time; on a
-# busy machine that could not be told from noise, and on a GPU it has not been measured.
-LATE_FACTOR = 250
-LATE_MEMORY = 0.2
+# Who waits for Python's lock gets it when it is given up, or after 5 ms by force. Code of less than
+# that between two lines that give it up would never be seen. Before a look we therefore wait for a
+# moment more, of any length up to these 5 ms, and then want the lock at once; less so where other
+# threads of the program would get it from each other that soon, too.
+MOMENT_S = 0.005
+HASTE_S, HASTE_AMONG_MANY_S = 1e-6, 1e-4
+GOLDEN = 0.618034
+COST_MEMORY = 0.2
 TELL_S = 1.0
 # Snapshots of lines and facts are larger than rows and change slowly.
 TELL_FACTS_S = 2.0
 PATIENCE_S = 0.5
+# A look may hold the last reference to what the program has just let go, and then it is our thread
+# that frees it. A thread that Python stops in the middle of that, at its end, would abort.
+END_PATIENCE_S = 5.0
 
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 
@@ -60,7 +71,7 @@ class Watched:
         self.facts: dict[str, Any] = {}
         self.notes: list[str] = []
         self.rank, self.world = rank_of_process(), world_of_process()
-        self.opens = 0
+        self.opens = Opens()
         self.is_child = False
         self.cost_s = 0.0
         self._wall = time.time() - time.perf_counter()
@@ -69,6 +80,7 @@ class Watched:
         self._stop = _thread.allocate_lock()
         self._ended = _thread.allocate_lock()
         self._is_ticking = False
+        self._is_alone = True
         self._pid = os.getpid()
         self._forks = 0
 
@@ -77,7 +89,7 @@ class Watched:
         _current.append(self)
         sys.meta_path.insert(0, self.waiting)
         hooks.wait_for_frameworks(self)
-        sys.addaudithook(self._audit)
+        sys.addaudithook(self.opens.hook)  # type: ignore[arg-type]
         os.register_at_fork(
             before=self._pause, after_in_parent=self._resume, after_in_child=self._be_child
         )
@@ -119,7 +131,7 @@ class Watched:
         finally:
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
 
-    def _pause(self) -> None:
+    def _pause(self, patience_s: float = PATIENCE_S) -> None:
         # A CUDA event that is freed in a forked child would abort it.
         if self.timeline.marks is not None:
             self.timeline.marks.forget()
@@ -129,45 +141,64 @@ class Watched:
         if self._is_ticking and self._pid == os.getpid():
             if self._stop.locked():
                 self._stop.release()
-            if self._ended.acquire(timeout=PATIENCE_S):
+            if self._ended.acquire(timeout=patience_s):
                 self._ended.release()
 
     def _tick(self) -> None:
         me = _thread.get_ident()
         interval = LOOK_S
-        late = 0.0
+        cost = 0.0
         last = tell_at = time.perf_counter()
-        while not self._stop.acquire(timeout=interval):
+        while not self._stop.acquire(timeout=interval) and not self._stops_in_a_moment():
             now = time.perf_counter()
-            lately = max(0.0, now - last - interval)
-            late += (LATE_MEMORY if lately > late else 0.5) * (lately - late)
             busy = time.thread_time()
             try:
                 self._look(me, now - last)
+                cost += COST_MEMORY * (time.perf_counter() - now - cost)
                 if now - tell_at >= TELL_S:
                     tell_at = now
                     self._tell(now)
             except Exception as error:
                 self.give_up_on("the line view", error)
             last = now
-            cost = time.thread_time() - busy
-            self.cost_s += cost
-            interval = min(MAX_LOOK_S, max(self._pace(), LATE_FACTOR * late, cost / LOOK_BUDGET))
+            self.cost_s += time.thread_time() - busy
+            interval = self._pace(cost)
         self._is_ticking = False
         self._ended.release()
 
-    def _pace(self) -> float:
+    def _stops_in_a_moment(self) -> bool:
+        """Wait until the user's code is where it is by chance; say whether we have to stop."""
+        before = sys.getswitchinterval()
+        moment = MOMENT_S * (self.lines.samples * GOLDEN % 1)
+        sys.setswitchinterval(HASTE_S if self._is_alone else HASTE_AMONG_MANY_S)
+        hasty = sys.getswitchinterval()
+        try:
+            return self._stop.acquire(timeout=moment)
+        finally:
+            if sys.getswitchinterval() == hasty:  # not the program's own, set meanwhile
+                sys.setswitchinterval(before)
+
+    def _pace(self, cost: float) -> float:
+        """Return how long to wait for the next look, of which one costs so much."""
         looks = self.lines.samples
-        if looks > 10_000:
-            return LATE_LOOK_S
-        return LATER_LOOK_S if looks > 500 or self.is_child else LOOK_S
+        if looks < EARLY_LOOKS and not self.is_child:
+            return LOOK_S
+        is_late = looks > LATER_LOOKS
+        least = LATE_LOOK_S if is_late else LATER_LOOK_S
+        budget = LATE_LOOK_BUDGET if is_late else LOOK_BUDGET
+        return min(MAX_LOOK_S, max(least, (CHANGE_S + cost) / budget))
 
     def _look(self, me: int, seconds: float) -> None:
-        timeline = self.timeline
+        timeline, threads = self.timeline, 0
+        # Not kept in a variable: our own frame is among them, and a ring of frames would keep alive
+        # what the program lets go.
         for ident, frame in sys._current_frames().items():
+            threads += 1
             if ident != me:
                 phase = timeline.current if ident == timeline.owner else len(NAMES)
                 self.lines.add(frame, seconds, phase)
+        del frame
+        self._is_alone = threads <= 2
 
     # -- what is told ----------------------------------------------------------------
 
@@ -205,9 +236,9 @@ class Watched:
             "world": self.world,
             "steps": timeline.steps,
             "epochs": timeline.epochs,
-            "facts": self.facts,
+            "facts": {**self.facts, **self.lines.saving()},
             "notes": self.notes,
-            "opens": self.opens,
+            "opens": self.opens.count,
             "cost_s": round(self.cost_s, 4),
             "lost": self.post.lost,
             "lines": self.lines.told((*NAMES, "other", "forward"), self._device_lines()),
@@ -223,7 +254,7 @@ class Watched:
         if self._pid != os.getpid():
             return  # forked where Python did not see it: the books are the parent's
         try:
-            self._pause()
+            self._pause(END_PATIENCE_S)
             self.timeline.flush()
             if self.exact is not None:
                 self.exact.stop()
@@ -245,7 +276,7 @@ class Watched:
             self._forks = 0
             self._is_ticking = False
             self.lines = Lines()
-            self.opens = 0
+            self.opens.count = 0
             self.cost_s = 0.0
             self.notes = []
             self.timeline.reset(_thread.get_ident())
@@ -264,9 +295,25 @@ class Watched:
         # Children of multiprocessing end with os._exit, which runs no atexit functions.
         sys.modules["multiprocessing.util"].Finalize(None, self.flush, exitpriority=0)
 
-    def _audit(self, event: str, args: tuple[object, ...]) -> None:
-        if event == "open":
-            self.opens += 1
+
+class Opens:
+    """Counts files that are opened, as a key of a dictionary in which Python looks up its events.
+
+    Loading one batch is twenty events, none of them a file. `dict.get` is a hook that takes no
+    Python code to pass over them: only the event that has this key's hash is compared with it.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.hook = {self: None}.get
+
+    def __hash__(self) -> int:
+        return hash("open")
+
+    def __eq__(self, other: object) -> bool:
+        opened = other == "open"
+        self.count += opened
+        return opened  # a lookup that is not told it has found its key may come by again
 
 
 def _is_spawned() -> bool:

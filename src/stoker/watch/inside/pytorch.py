@@ -7,10 +7,12 @@ so that they are saved, copied and scripted as without us; compiled code is left
 
 from __future__ import annotations
 
+import os
 import sys
 from _thread import get_ident
 
 from .hooks import dressed, drop_frame, never, phase, spanning, stepping
+from .loading import Loading
 from .models import Models
 from .timeline import COMM, FORWARD, H2D, OPEN, OPTIMIZER
 
@@ -42,10 +44,12 @@ class PyTorch:
         self.watched = watched
         self.torch = torch
         self.timeline = watched.timeline
+        compiler = getattr(torch, "compiler", None)
         self.is_compiling: Callable[[], bool] = getattr(
-            getattr(torch, "compiler", None), "is_compiling", never
+            compiler, "is_dynamo_compiling", getattr(compiler, "is_compiling", never)
         )
         self.models = Models(watched, torch, self.is_compiling)
+        self.loading = Loading(watched)
         self._batch_types: set[type] = set()
 
     def install(self) -> None:
@@ -66,7 +70,7 @@ class PyTorch:
     # -- loading ---------------------------------------------------------------------
 
     def _watch_loader(self, module: Any) -> None:
-        timeline = self.timeline
+        timeline, loading = self.timeline, self.loading
         iterator = module._BaseDataLoaderIter
         following = iterator.__next__
         begin = module.DataLoader.__iter__
@@ -74,21 +78,27 @@ class PyTorch:
         def __next__(self: Any) -> Any:
             is_mine = get_ident() == timeline.owner
             is_begun = is_mine and timeline.current in OPEN
+            began = 0.0 if is_mine else timeline.clock()
+            number = id(self)
+            begun = None
             if is_begun:
-                timeline.data_begins(id(self))
-            began = timeline.clock()
+                timeline.data_begins(number)
+                if timeline.last >= loading.due:
+                    begun = loading.begin(self)
             try:
                 batch = following(self)
             except BaseException as error:
                 if is_begun:
-                    timeline.data_ends(id(self), got=False)
+                    timeline.data_ends(number, got=False)
                 drop_frame(error)
                 raise
             if not is_begun:
                 if not is_mine:  # loaded in a thread that does not run the model
                     timeline.beside["data"] += timeline.clock() - began
                 return batch
-            timeline.data_ends(id(self), got=True)
+            if begun is not None:
+                loading.end(begun)
+            timeline.data_ends(number, got=True)
             if type(batch) not in hooks._batch_types:
                 hooks.meet_batch(batch)
             return batch
@@ -177,8 +187,10 @@ class PyTorch:
 
         def after(optimizer: Any, args: Any, kwargs: Any) -> None:
             if not is_compiling() and get_ident() == timeline.owner:
+                is_light = timeline.is_light
                 timeline.optimizer_ends(id(optimizer))
-                models.look(optimizer)
+                if not is_light:
+                    models.look(optimizer)
 
         module.register_optimizer_step_pre_hook(before)
         module.register_optimizer_step_post_hook(after)
@@ -276,10 +288,10 @@ class PyTorch:
         is_into = name == "copy_"
 
         def copying(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
-                return original(self, *args, **kwargs)
             is_begun = (
-                timeline.current in OPEN
+                not timeline.is_light
+                and not is_compiling()
+                and timeline.current in OPEN
                 and self.is_cuda is is_into
                 and not (args and type(args[0]) is dtype)
                 and not (is_into and getattr(args[0] if args else None, "is_cuda", True))
@@ -347,8 +359,23 @@ def _loader_facts(loader: Any) -> dict[str, object]:
     # Accelerate, and with it the Trainer of Hugging Face, gives the loader a sampler of batches.
     facts["batch_size"] = facts["batch_size"] or getattr(loader.batch_sampler, "batch_size", None)
     facts["dataset"] = type(loader.dataset).__name__
+    facts["root"] = _root(loader.dataset)
+    # Workers would each read the whole of such a dataset, unless it shares itself out.
+    facts["is_iterable"] = getattr(loader, "_dataset_kind", 0) == 1
     try:
         facts["batches"] = len(loader)
     except TypeError:
         facts["batches"] = None
     return facts
+
+
+def _root(dataset: Any) -> str | None:
+    """Return the folder that a dataset reads, where it says so as those of torchvision do."""
+    # A Subset holds the dataset that it is a part of. What is a property may do anything.
+    for _ in range(4):
+        held = getattr(dataset, "__dict__", {})
+        root = held.get("root")
+        if isinstance(root, (str, os.PathLike)):
+            return os.path.abspath(os.fsdecode(root))
+        dataset = held.get("dataset")
+    return None
