@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from stoker.units import plural, printable, render_part, render_seconds, render_share
@@ -20,11 +21,15 @@ LARGE_SHARE = 0.25
 SLOW_RANK = 1.10
 # Short of this, the other phases are worth naming beside forward and backward.
 MOSTLY = 0.85
+# Seconds by looks at the stack and by clocks differ by this much.
+FITS = 1.2
+# What every rule and every part of a report asks for is found once; two runs are compared.
+KEPT = 2
 # Readings before a GPU is called unused: the sampler asks whose it is at the 2nd, 3rd and 5th.
 MIN_READINGS = 5
 
 # The phases that are computing: what the GPU is there for.
-COMPUTE = {"forward": "forward", "backward": "backward", "graph": "the captured graph"}
+COMPUTE = {"forward": "forward", "backward": "backward", "graph": "the graph"}
 NOUNS = {
     "data": "waiting for data",
     "h2d": "copies to the device",
@@ -51,13 +56,14 @@ def make_verdict(summary: Summary) -> str:
     return printable(f"{idle} {limit}" if idle else limit)
 
 
-def slowest_rank(ranks: Sequence[Rank]) -> Rank | None:
+@lru_cache(maxsize=KEPT)
+def slowest_rank(summary: Summary) -> Rank | None:
     """Return the rank that the others wait for: the one with the most work besides waiting."""
-    stepping = [rank for rank in ranks if rank.steady is not None]
+    stepping = [rank for rank in summary.ranks if rank.steady is not None]
     if stepping:
         return max(stepping, key=lambda rank: working_s(rank.steady))
     return max(
-        ranks,
+        summary.ranks,
         key=lambda rank: (rank.steps, sum(line.own_s for line in rank.lines)),
         default=None,
     )
@@ -68,9 +74,10 @@ def working_s(split: Split | None) -> float:
     return 0.0 if split is None else split.step.mean * (1 - split.share("comm"))
 
 
-def held_gpus(summary: Summary) -> list[HeldGpu]:
+@lru_cache(maxsize=KEPT)
+def held_gpus(summary: Summary) -> tuple[HeldGpu, ...]:
     """Return the GPUs that the run could see, machine by machine."""
-    held = []
+    held: list[HeldGpu] = []
     for machine in summary.machines:
         numbers = gpu_numbers(machine)
         # Where one process of the run was found on a GPU, none was missed on the others.
@@ -79,14 +86,12 @@ def held_gpus(summary: Summary) -> list[HeldGpu]:
             HeldGpu(machine.host, number, _is_used(machine, number, knows_owner))
             for number in numbers
         ]
-    return held
+    return tuple(held)
 
 
 def gpu_numbers(machine: Machine) -> list[int]:
     """Return the numbers of the GPUs that were read; names that are damaged are left out."""
-    names = [str(name) for name in machine.stats]
-    words = {name.split(".")[1] for name in names if name.startswith("gpu.")}
-    return sorted(int(word) for word in words if word.isascii() and word.isdecimal())
+    return machine.gpus()
 
 
 def _is_used(machine: Machine, number: int, knows_owner: bool) -> bool | None:
@@ -124,7 +129,7 @@ def _idle_gpus(summary: Summary) -> str | None:
 
 
 def _limit(summary: Summary) -> str:
-    rank = slowest_rank(summary.ranks)
+    rank = slowest_rank(summary)
     if rank is None:
         return _nothing(summary)
     if rank.steady is None or not rank.steady.phases:
@@ -142,6 +147,8 @@ def _nothing(summary: Summary) -> str:
 
 
 def _no_step(summary: Summary, rank: Rank) -> str:
+    if summary.state in ("failed", "killed"):
+        return "No training step was recognised before the run ended in failure."
     return "No training step was recognised" + _seen(summary, rank) + "."
 
 
@@ -191,6 +198,12 @@ def _largest(summary: Summary, rank: Rank, split: Split) -> str:
     """The largest part of the step that is not computing, if it is worth a sentence."""
     waits = [phase for phase in ("data", "comm", "h2d") if split.share(phase) >= WORTH_SHARE]
     waits += [phase for phase in ("optimizer", "other") if split.share(phase) >= LARGE_SHARE]
+    between = split.between_s / split.step.mean if split.step.mean > 0 else 0.0
+    if between >= LARGE_SHARE and between > max(map(split.share, waits), default=0.0):
+        return (
+            f"{render_share(between)} of each step ({_of_step(split, split.between_s)}) passes between "
+            "one call of the model and the next, in code of the script's own such as an environment."
+        )
     if not waits:
         return _compute(summary, split)
     phase = max(waits, key=split.share)
@@ -204,7 +217,7 @@ def _largest(summary: Summary, rank: Rank, split: Split) -> str:
         return f"Copies to the GPU take {part}; {_without('them', split, phase)}."
     if phase == "optimizer":
         return f"The optimizer takes {part}."
-    line = _line_of(rank, "other")
+    line = _slowest_other(rank)
     return (
         f"{part[0].upper()}{part[1:]} is spent outside loading, model and optimizer"
         f"{f', most of it at {_place(line)}' if line else ''}."
@@ -268,10 +281,18 @@ def _ran_on_cpu(summary: Summary) -> str:
     return "; the model ran on the CPU" if devices == {"cpu"} else ""
 
 
-def _line_of(rank: Rank, phase: str) -> Line | None:
-    """The slowest line of a phase, if steps alone can have made it the slowest."""
-    lines = [line for line in rank.lines if line.phase == phase]
-    slowest = max(lines, key=lambda line: line.own_s, default=None)
+def other_lines(rank: Rank) -> list[Line]:
+    """Return the lines outside loading, model and optimizer; a trainer's `fit` holds those too."""
+    split = rank.steady
+    other_s = rank.startup_s or 0.0
+    other_s += split.phases.get("other", 0.0) * split.steps if split else 0.0
+    found = [line for line in rank.lines if line.phase == "other"]
+    return [line for line in found if line.total_s <= FITS * other_s]
+
+
+def _slowest_other(rank: Rank) -> Line | None:
+    """The slowest line of other code, if steps alone can have made it the slowest."""
+    slowest = max(other_lines(rank), key=lambda line: line.own_s, default=None)
     # Before the first step everything is `other`: imports, data sets, models.
     if slowest is None or rank.startup_s is None or slowest.own_s <= rank.startup_s:
         return None
@@ -287,8 +308,12 @@ def _phase_s(split: Split, phase: str) -> float:
 
 
 def _part(split: Split, phase: str) -> str:
+    return _of_step(split, _phase_s(split, phase))
+
+
+def _of_step(split: Split, seconds: float) -> str:
     whole = split.step.mean
-    return f"{render_part(_phase_s(split, phase), whole).split()[0]} of {render_part(whole, whole)}"
+    return f"{render_part(seconds, whole).split()[0]} of {render_part(whole, whole)}"
 
 
 def _numbers(indexes: Sequence[int]) -> str:

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
+from stoker.advise.source import Source
 from stoker.advise.verdict import slowest_rank
 from stoker.report.table import clipped, columns
 from stoker.units import printable, render_number, render_share
 from stoker.watch.series import known_number
 from stoker.watch.summary import Line, Rank, Summary
 
-# A source file larger than this was not written by hand.
-MAX_SOURCE_BYTES = 2 << 20
 MIN_SOURCE_WIDTH = 12
 
 
 def render_lines(summary: Summary, count: int, edge: int) -> list[str]:
     """Return a table of the slowest lines of the slowest rank, and of its loader workers."""
-    rank = slowest_rank(summary.ranks)
+    rank = slowest_rank(summary)
     if rank is None or count <= 0:
         return []
-    workers = _heaviest(rank.worker_lines, count // 3 if rank.lines else count)
-    own = _heaviest(_counted(rank), count - len(workers))
+    workers = heaviest(rank.worker_lines, count // 3 if rank.lines else count)
+    own = heaviest(counted(rank), count - len(workers))
     home = str(summary.run.get("cwd") or "")
     page = Page(edge, home, Source(known_number(summary.run.get("start"))))
     text = []
@@ -36,7 +34,7 @@ def render_lines(summary: Summary, count: int, edge: int) -> list[str]:
     return text
 
 
-def _counted(rank: Rank) -> Sequence[Line]:
+def counted(rank: Rank) -> Sequence[Line]:
     """Return the lines of a rank with their hits, where they were counted one by one."""
     hits = {(line.file, line.line): line.hits for line in rank.exact_lines}
     if not rank.lines:
@@ -44,7 +42,8 @@ def _counted(rank: Rank) -> Sequence[Line]:
     return [replace(line, hits=hits.get((line.file, line.line), line.hits)) for line in rank.lines]
 
 
-def _heaviest(lines: Sequence[Line], count: int) -> list[Line]:
+def heaviest(lines: Sequence[Line], count: int) -> list[Line]:
+    """Return the lines with the most time of their own, that first."""
     known = [line for line in lines if known_number(line.own_s) is not None]
     return sorted(known, key=lambda line: (line.own_s, line.total_s), reverse=True)[:count]
 
@@ -71,7 +70,7 @@ def _line_table(title: str, lines: Sequence[Line], whole_s: float, page: Page) -
     wide = max(len(row) for row in table)
     room = page.edge - wide - 2
     if room >= MIN_SOURCE_WIDTH:
-        texts = ["", *(page.source.line(line.file, line.line) for line in lines)]
+        texts = ["", *(text_of(line, page.source) for line in lines)]
         pairs = zip(table, texts, strict=True)
         table = [f"{row:<{wide}}  {clipped(text, room)}" for row, text in pairs]
     return [clipped(row, page.edge) for row in table]
@@ -102,30 +101,7 @@ def _place(line: Line, home: str) -> str:
     return text if len(text) <= 44 else "…" + text[-43:]
 
 
-class Source:
-    """Lines of source files, as long as they are what they were when the run began."""
-
-    def __init__(self, start: float | None) -> None:
-        self._start = start
-        self._files: dict[str, list[str] | None] = {}
-
-    def line(self, file: str, number: int) -> str:
-        """Return one line without its indent; empty where it cannot be known."""
-        if file not in self._files:
-            self._files[file] = self._read(file)
-        lines = self._files[file]
-        if lines is None:
-            return "(changed since the run)"
-        return printable(lines[number - 1].strip()) if 0 < number <= len(lines) else ""
-
-    def _read(self, file: str) -> list[str] | None:
-        try:
-            path = Path(file)
-            told = path.stat()
-            if not path.is_file() or told.st_size > MAX_SOURCE_BYTES:
-                return []
-            if self._start is not None and told.st_mtime > self._start:
-                return None
-            return path.read_text("utf-8", "replace").splitlines()
-        except (OSError, ValueError):
-            return []
+def text_of(line: Line, source: Source) -> str:
+    """Return what stands in a line, or that its file has changed."""
+    text = source.line(line.file, line.line)
+    return "(changed since the run)" if text is None else text

@@ -91,3 +91,9 @@ def columns(rows: Sequence[Sequence[str]], left: Iterable[int] | None = None) ->
         ).rstrip()
         for row in rows
     ]
+
+
+def digits(value: float) -> int:
+    """Return how many digits after the point a number of this size deserves."""
+    size = abs(value)
+    return 0 if not size < 100 else 1 if size >= 10 else 2 if size >= 0.05 or not size else 3
