@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from stoker.cluster.layers import Layer, defaults, file_layers, parse_overrides
 from stoker.cluster.load import load_cluster, resolve_name
 from stoker.cluster.profile import Cluster
+from stoker.commands.parser import typed
 from stoker.errors import UsageError, nearest
 from stoker.plan.spec import FRAMEWORKS, Setup, Spec, Staging, Survival
 from stoker.units import (
@@ -22,8 +23,6 @@ from stoker.units import (
     parse_positive,
     parse_time,
 )
-
-T = TypeVar("T")
 
 # Signals that mean nothing else and that srun passes on: TERM and INT come from scancel too,
 # HUP makes srun end the job.
@@ -46,17 +45,6 @@ def signal_name(text: str) -> str:
     return name
 
 
-def _typed(read: Callable[[str], T]) -> Callable[[str], T]:
-    # argparse would hide our what / why / fix behind its own sentence.
-    def typed(text: str) -> T:
-        try:
-            return read(text)
-        except UsageError as error:
-            raise argparse.ArgumentTypeError(f"{error.what}; {error.fix}") from None
-
-    return typed
-
-
 def add_set(parser: argparse.ArgumentParser) -> None:
     """Add --set, which overrides one fact of a cluster profile."""
     parser.add_argument(
@@ -73,39 +61,39 @@ def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_argument_group("where and how much")
     where.add_argument(
         "--cluster",
-        type=_typed(parse_name),
+        type=typed(parse_name),
         metavar="NAME",
         help="the cluster (stoker cluster list)",
     )
     where.add_argument(
         "--gpus",
-        type=_typed(parse_count),
+        type=typed(parse_count),
         metavar="N",
         help="GPUs in all (default 1; 0: a CPU job)",
     )
-    where.add_argument("--nodes", type=_typed(parse_positive), metavar="N", help="nodes")
+    where.add_argument("--nodes", type=typed(parse_positive), metavar="N", help="nodes")
     where.add_argument(
-        "--gpus-per-node", type=_typed(parse_positive), metavar="N", help="GPUs on each node"
+        "--gpus-per-node", type=typed(parse_positive), metavar="N", help="GPUs on each node"
     )
     where.add_argument(
-        "--gpu", type=_typed(parse_name), metavar="KIND", help="which GPU, or which slice of one"
+        "--gpu", type=typed(parse_name), metavar="KIND", help="which GPU, or which slice of one"
     )
     where.add_argument(
-        "--time", type=_typed(parse_time), metavar="T", help="time limit: 90m, 36h, 2-00:00:00"
+        "--time", type=typed(parse_time), metavar="T", help="time limit: 90m, 36h, 2-00:00:00"
     )
     where.add_argument("--test", action="store_true", help="use the site's short test partition")
     where.add_argument(
-        "--cpus-per-task", type=_typed(parse_positive), metavar="N", help="CPUs of each task"
+        "--cpus-per-task", type=typed(parse_positive), metavar="N", help="CPUs of each task"
     )
     where.add_argument(
-        "--mem", type=_typed(parse_memory), metavar="SIZE", help="memory of each node"
+        "--mem", type=typed(parse_memory), metavar="SIZE", help="memory of each node"
     )
-    where.add_argument("--partition", type=_typed(parse_name), metavar="NAME", help="partition")
-    where.add_argument("--qos", type=_typed(parse_name), metavar="NAME", help="quality of service")
-    where.add_argument("--account", type=_typed(parse_name), metavar="NAME", help="whom to bill")
+    where.add_argument("--partition", type=typed(parse_name), metavar="NAME", help="partition")
+    where.add_argument("--qos", type=typed(parse_name), metavar="NAME", help="quality of service")
+    where.add_argument("--account", type=typed(parse_name), metavar="NAME", help="whom to bill")
     where.add_argument(
         "--job-name",
-        type=_typed(parse_name),
+        type=typed(parse_name),
         metavar="NAME",
         help="name of the job (default: the script's)",
     )
@@ -146,7 +134,7 @@ def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
     )
     data.add_argument(
         "--data-size",
-        type=_typed(parse_gib),
+        type=typed(parse_gib),
         metavar="SIZE",
         help="its size, if it cannot be seen from here",
     )
@@ -154,11 +142,16 @@ def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
         "--unpack", action="store_true", help="unpack the data, a tar file, on the node"
     )
     data.add_argument(
+        "--verify",
+        action="store_true",
+        help="check every byte of the copy, of packed data by its checksums",
+    )
+    data.add_argument(
         "--data-option", metavar="NAME", help="pass its place to the script as NAME PATH"
     )
     data.add_argument(
         "--nvme",
-        type=_typed(parse_positive),
+        type=typed(parse_positive),
         metavar="GB",
         help="local disk to reserve on each node",
     )
@@ -186,14 +179,14 @@ def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
     )
     end.add_argument(
         "--grace",
-        type=_typed(parse_positive),
+        type=typed(parse_positive),
         default=120,
         metavar="S",
         help="seconds between signal and limit (default 120)",
     )
     end.add_argument(
         "--max-restarts",
-        type=_typed(parse_count),
+        type=typed(parse_count),
         default=10,
         metavar="N",
         help="queue it again at most so often (default 10)",
@@ -281,6 +274,7 @@ def read_spec(args: argparse.Namespace) -> Spec:
             data=args.data,
             data_gib=args.data_size,
             unpack=args.unpack,
+            verify=args.verify,
             data_option=args.data_option,
             results=args.results,
             results_option=args.results_option,
@@ -313,7 +307,8 @@ def read_cluster(args: argparse.Namespace, layers: Sequence[Layer]) -> Cluster:
             raise UsageError(
                 "no cluster was named",
                 why="this machine has Slurm, but which cluster it is cannot be told",
-                fix='--cluster NAME (stoker cluster list), or cluster = "NAME" under [defaults] in stoker.toml',
+                fix="--cluster NAME (stoker cluster list; stoker cluster detect --save learns this one), "
+                'or cluster = "NAME" under [defaults] in stoker.toml',
             )
         name = "local"
     return load_overridden(name, args.set, layers)

@@ -8,14 +8,19 @@ from pathlib import Path
 from stoker.errors import FileError
 
 
-def write_file(path: Path, text: str, *, force: bool = False) -> None:
-    """Write `text` to a temporary name and rename it to `path`."""
+def check_free(path: Path, *, force: bool) -> None:
+    """Raise FileError if something would be overwritten that nobody said may be."""
     if path.exists() and not force:
         raise FileError(
             f"`{path}` exists already",
             why="it would be overwritten",
             fix="--force, or another name",
         )
+
+
+def write_file(path: Path, text: str, *, force: bool = False) -> None:
+    """Write `text` to a temporary name and rename it to `path`."""
+    check_free(path, force=force)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         part.write_bytes(text.encode("utf-8", "surrogateescape"))

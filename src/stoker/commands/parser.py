@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from stoker.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import NoReturn
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn, TypeVar
+
+    T = TypeVar("T")
 
 
 class Parser(argparse.ArgumentParser):
@@ -21,7 +24,7 @@ class Parser(argparse.ArgumentParser):
             usage=usage,
             description=description,
             allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_formatter,
         )
 
     def error(self, message: str) -> NoReturn:
@@ -31,6 +34,15 @@ class Parser(argparse.ArgumentParser):
             why="the command line could not be understood",
             fix=f"{self.prog} --help",
         )
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    # Where no width is given, argparse imports `shutil` for each argument that is added: 4 ms.
+    try:
+        width = os.get_terminal_size().columns
+    except OSError:
+        width = 80
+    return argparse.RawDescriptionHelpFormatter(prog, width=width - 2)
 
 
 def split_command(
@@ -44,6 +56,18 @@ def split_command(
         action = parser._option_string_actions.get(words[index])
         index += 2 if action is not None and action.nargs is None else 1
     return list(words[:index]), list(words[index:]), False
+
+
+def typed(read: Callable[[str], T]) -> Callable[[str], T]:
+    """Return a reader of values for argparse, which would hide our what / why / fix."""
+
+    def read_value(text: str) -> T:
+        try:
+            return read(text)
+        except UsageError as error:
+            raise argparse.ArgumentTypeError(f"{error.what}; {error.fix}") from None
+
+    return read_value
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

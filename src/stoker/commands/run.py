@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from stoker.commands.parser import Parser, add_json, split_command
+from stoker.commands.parser import Parser, add_json, split_command, typed
 from stoker.engine.command import find_python, make_command
 from stoker.engine.task import read_task
 from stoker.errors import ScriptError
+from stoker.units import parse_positive
 from stoker.watch.entry import EXACT, is_watched, watched_environment
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
+    from stoker.engine.processes import Start
     from stoker.engine.task import Task
     from stoker.watch.folder import RunFolder
     from stoker.watch.scribe import Scribe
@@ -29,6 +31,7 @@ are the script's own.
 
   stoker run train.py --epochs 3
   stoker run -m package.train --epochs 3
+  stoker run --procs 4 train.py
   stoker run -- torchrun --nproc_per_node 4 train.py
 """
 
@@ -40,17 +43,37 @@ def run(words: list[str]) -> int:
     args = parser.parse_args(options)
     if args.is_module and command[:1] == ["--"]:
         command = command[1:]
+    python = find_python(args.python, os.environ)
+    runner = (str(EXACT),) if args.lines else ()
     start = make_command(
-        command,
-        is_module=args.is_module,
-        is_command=is_command,
-        python=find_python(args.python, os.environ),
-        runner=(str(EXACT),) if args.lines else (),
+        command, is_module=args.is_module, is_command=is_command, python=python, runner=runner
     )
-    if is_watched(os.environ):
+    env = dict(os.environ)
+    if args.procs is not None:
+        start, added = _several(args, command, is_command, python, runner)
+        env |= added
+    elif is_command and Path(command[0]).name == "accelerate":
+        from stoker.plan.combinations import refuse_accelerate
+
+        refuse_accelerate(command)
+    if is_watched(env):
         # A run inside a run: the outer one watches already.
-        os.execvp(start[0], start)
-    return _watch(args, start, command[0])
+        os.execvpe(start[0], start, env)
+    return _watch(args, start, command[0], env)
+
+
+def _several(
+    args: argparse.Namespace,
+    command: list[str],
+    is_command: bool,
+    python: str,
+    runner: tuple[str, ...],
+) -> Start:
+    from stoker.engine.processes import Wanted, make_start, refuse_launch
+
+    refuse_launch(args.procs, os.environ, is_command=is_command)
+    wanted = Wanted(args.procs, tuple(command), python, args.is_module, args.framework, runner)
+    return make_start(wanted, os.environ)
 
 
 def _parser() -> Parser:
@@ -61,15 +84,28 @@ def _parser() -> Parser:
     parser.add_argument("--live", action="store_true", help=f"say every {LIVE_S:.0f} s how it goes")
     parser.add_argument("--quiet", action="store_true", help="no report at the end")
     parser.add_argument("-m", dest="is_module", action="store_true", help="run a module")
+    parser.add_argument(
+        "--procs",
+        type=typed(parse_positive),
+        metavar="N",
+        help="start N processes, as the framework of the script wants it",
+    )
+    parser.add_argument(
+        "--framework",
+        default="auto",
+        metavar="F",
+        help="what the processes are of (default: read from the script)",
+    )
     add_json(parser)
     return parser
 
 
-def _watch(args: argparse.Namespace, command: tuple[str, ...], name: str) -> int:
+def _watch(
+    args: argparse.Namespace, command: tuple[str, ...], name: str, env: dict[str, str]
+) -> int:
     from stoker.engine.local import Child, end_as, wait
     from stoker.watch.scribe import say
 
-    env = dict(os.environ)
     task = read_task(env)
     is_first = task is None or task.rank == 0
     scribe: Scribe | None = None
@@ -152,14 +188,12 @@ def _live(scribe: Scribe) -> Callable[[], None]:
 def _report(args: argparse.Namespace, folder: RunFolder) -> None:
     """Say what the run did: the report is talk, JSON is data."""
     from stoker.report.run import next_command, render_run
-    from stoker.report.run_json import run_json
+    from stoker.report.run_json import render_run_json
     from stoker.watch.scribe import talk
     from stoker.watch.summary import read_summary
 
     summary = read_summary(folder)
     if args.json:
-        import json
-
-        print(json.dumps(run_json(summary), indent=2), flush=True)
+        print(render_run_json(summary), flush=True)
         return
     talk(f"\n{render_run(summary)}\n\nnext: {next_command(summary)}\n")
