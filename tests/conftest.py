@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import difflib
 import os
-import subprocess
-import sys
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
-# CI tries the same examples every time; a developer's machine tries others each time.
-settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+from command import Command, Done
+from compiled import compiled, jpegs_by
+from effort import choose_profile
+
+choose_profile()
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "golden"
@@ -24,10 +23,12 @@ FAKES = HERE / "fakes"
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse to pass without the frameworks where all tests are to be run."""
-    needed = (".venv-torch/more-ready", ".venv-tf/tf-ready")
+    needed = (".venv-torch/more-ready", ".venv-tf/tf-ready", ".venv-objects/ready")
     missing = [each for each in needed if not (HERE.parent / each).exists()]
+    # Under nohup, programs that the tests start would ignore it as well.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if missing and os.environ.get("STOKER_TEST_ALL"):
-        raise pytest.UsageError(f"{', '.join(missing)} not there: scripts/setup-frameworks")
+        raise pytest.UsageError(f"{', '.join(missing)} not there: make test")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -52,30 +53,35 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     return compare
 
 
-Stoker = Callable[..., "subprocess.CompletedProcess[str]"]
+Stoker = Callable[..., Done]
+
+
+@pytest.fixture(scope="session")
+def command() -> Iterator[Command]:
+    """The real command, quick to start."""
+    command = Command()
+    yield command
+    command.close()
 
 
 @pytest.fixture
-def stoker(tmp_path: Path) -> Stoker:
+def stoker(tmp_path: Path, command: Command) -> Stoker:
     """Run the real command in an empty folder with an empty home, and no Slurm on the PATH."""
     home = tmp_path / "home"
     home.mkdir(exist_ok=True)
 
-    def run(
-        *words: str, stdin: str | None = None, **environ: str
-    ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "stoker", *words],
-            cwd=tmp_path,
-            env={"PATH": "/usr/bin:/bin", "HOME": str(home), "COLUMNS": "100", **environ},
-            input=stdin,
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            check=False,
-        )
+    def run(*words: str, stdin: str | None = None, **environ: str) -> Done:
+        env = {"PATH": "/usr/bin:/bin", "HOME": str(home), "COLUMNS": "100", **environ}
+        return command.run(*words, cwd=tmp_path, env=env, stdin=stdin)
 
     return run
+
+
+@pytest.fixture(params=["in C", "by libraries"])
+def each_decoder(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Decode JPEGs with what is written in C, and without it."""
+    with jpegs_by(compiled("_jpeg") if request.param == "in C" else None):
+        yield
 
 
 @pytest.fixture(params=["plain", "two words", "it's; $(odd) `here`", "line\nbreak", "ünïcödé ’"])

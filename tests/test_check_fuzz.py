@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from stoker.check.lint import Settings, check_script, fix_script
 from stoker.check.options import FLAGS, VALUED
 from stoker.cluster.load import load_cluster, names
@@ -27,7 +28,7 @@ scripts = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(scripts)
 def test_any_script_is_checked_and_mended_without_a_crash(text: str) -> None:
     check_script(text, SETTINGS)
@@ -35,13 +36,13 @@ def test_any_script_is_checked_and_mended_without_a_crash(text: str) -> None:
     assert fix_script(fixed, SETTINGS) == fixed
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=4000))
 def test_random_bytes_are_checked(data: bytes) -> None:
     check_script(data.decode("utf-8", "surrogateescape"), SETTINGS)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(st.data())
 def test_a_script_cut_anywhere_is_checked(data: st.DataObject) -> None:
     text = (

@@ -52,7 +52,7 @@ CASES = [
     Case("ST107", job("--mem=1G; --mem=2G"), job("--mail-type=BEGIN; --mail-type=END")),
     Case("ST108", job("--nodes = 2"), job("--nodes=2"), fixed=True),
     Case("ST108", job("--mem="), job("--mem=1G")),
-    Case("ST109", job().replace("01:00:00", "1h"), job()),
+    Case("ST109", job().replace("01:00:00", "1h"), job(), fixed=True),
     Case("ST110", job("--mem=lots"), job("--mem=64GB")),
     Case("ST111", job("--mem=64"), job("--mem=64000"), fixed=True),
     Case("ST112", job("\u2013\u2013nodes=2"), job("--comment=a\u2013b"), fixed=True),
@@ -86,6 +86,7 @@ CASES = [
          job("--ntasks-per-node=1; --gres=gpu:4", "srun torchrun --standalone --nproc_per_node=4 t.py\n")),
     Case("ST402", job(TWO, "torchrun --nnodes=2 --nproc_per_node=4 t.py\n"), job(TWO, "srun torchrun --nnodes=2 --nproc_per_node=4 t.py\n")),
     Case("ST402", job(TWO, "python t.py\n"), job("--nodes=1", "python t.py\n")),
+    Case("ST402", job(TWO, "torchrun --nnodes=2 --nproc_per_node=4 -- ./train --log x\n"), job(TWO, "srun torchrun --nnodes=2 --nproc_per_node=4 -- ./train --log x\n")),
     Case("ST403", job(TWO, "srun torchrun --nnodes=4 --nproc_per_node=4 t.py\n"), job(TWO, "srun torchrun --nnodes=2 --nproc_per_node=4 t.py\n")),
     Case("ST404", job("--cpus-per-task=10", "srun python t.py\n"),
          job("--cpus-per-task=10", 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK" python t.py\n'), version=(23, 2), fixed=True),
@@ -168,6 +169,7 @@ CASES = [
     Case("ST104", job("--queue=gpu"), job("--partition=gpu"), fixed=True),
     Case("ST104", job("-nodes=2"), job("-N 2"), fixed=True),
     Case("ST104", job("--mem=64 GB"), job("--account=<your project>")),
+    Case("ST104", job("--nodes=2 4"), job("--nodes = 2")),
     Case("ST105", job("--mem=1G").replace("#SBATCH --time", "#SBTACH --time"), job("--mem=1G"), fixed=True),
     Case("ST108", job("-c=2"), job("-c 2"), fixed=True),
     Case("ST108", job("--nodes"), job("--account=")),
@@ -276,6 +278,11 @@ FIXES = {
     "a name is not a size": (
         "#SBATCH --time=01:00:00\n#SBATCH --job-name=mem=64 --mem=64\n",
         "#SBATCH --time=01:00:00\n#SBATCH --job-name=mem=64 --mem=64G\n",
+        None,
+    ),
+    "a time as people write it": (
+        "#SBATCH -t 1d12h  # long\n#SBATCH --mem=64G\n",
+        "#SBATCH -t 1-12:00:00  # long\n#SBATCH --mem=64G\n",
         None,
     ),
     "a comment behind a value stays": (

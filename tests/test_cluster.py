@@ -114,6 +114,19 @@ def test_project_wins_over_user_and_the_command_line_over_both(tmp_path: Path) -
     assert merged.partition["gpu"].max_gpus == 80
 
 
+def test_a_detected_profile_is_found_by_name_and_lies_under_the_persons_own_file(
+    tmp_path: Path,
+) -> None:
+    fact = '[cluster.grotto.partition.gpu]\ntime = "{}"\nmax_nodes = {}\n'
+    config = tmp_path / "home/.config/stoker"
+    write(config / "clusters/grotto.toml", fact.format("1-00:00:00", 4))
+    environ = {"HOME": str(tmp_path / "home")}
+    assert load_cluster("grotto", file_layers(tmp_path, environ)).partition["gpu"].max_nodes == 4
+    write(config / "config.toml", '[cluster.grotto.partition.gpu]\ntime = "2-00:00:00"\n')
+    queue = load_cluster("grotto", file_layers(tmp_path, environ)).partition["gpu"]
+    assert (queue.time, queue.max_nodes) == ("2-00:00:00", 4)
+
+
 def test_a_cluster_of_ones_own_can_be_added(tmp_path: Path) -> None:
     layer = read_layer(
         write(

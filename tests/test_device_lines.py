@@ -186,7 +186,7 @@ def test_a_handful_of_steps_is_traced_ever_more_rarely(
 ) -> None:
     monkeypatch.setattr(device_lines, "MAX_TRACED", 4)
     at = []
-    for _ in range(4000):
+    for _ in range(8000):
         traced.step()
         if traced.torch.stack:
             at.append(traced.line.steps)

@@ -73,6 +73,10 @@ GRID |= {
                         data_option="--data", results="/scratch/project_2001234/results"),
         survival=Survival(requeue=True),
     ),
+    ("puhti", "packed"): replace(
+        spec("puhti", "ddp", 8),
+        staging=Staging(data="/scratch/project_2001234/packed", data_gib=100.0, verify=True),
+    ),
     ("puhti", "accelerate-2-nodes"): spec("puhti", "accelerate", 8),
     ("puhti", "lightning-2-nodes"): spec("puhti", "lightning", 8),
     ("puhti", "jax-2-nodes"): spec("puhti", "jax", 8),

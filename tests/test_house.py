@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,8 +37,13 @@ def room_of(path: Path) -> str:
     return parts[0]
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
 def imported_rooms(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("stoker."):
             yield (node.module or "").split(".")[1]
         elif isinstance(node, ast.Import):
@@ -75,7 +81,7 @@ def test_public_names_are_exactly_those_promised_and_documented() -> None:
 def test_every_function_fits_on_a_screen() -> None:
     long = []
     for path in modules():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef) and node.name not in (
                 "add_spec_arguments",
                 "read_spec",
@@ -115,6 +121,8 @@ def test_every_verb_is_a_file_with_help_and_a_page(verb: str) -> None:
 def test_every_option_is_on_its_page() -> None:
     for verb in VERBS:
         page = (ROOT / f"docs/{verb}.md").read_text()
+        if verb == "submit":  # has all options of the plan, and refers to its page
+            page += (ROOT / "docs/plan.md").read_text()
         options = (ROOT / f"tests/golden/options-{verb}.txt").read_text().split()
         missing = [
             option for option in options if option not in page and option not in ("-h", "--help")
@@ -169,26 +177,34 @@ def test_every_command_of_the_readme_works(line: str, tmp_path: Path) -> None:
         (tmp_path / name).write_text((PACKAGE / "commands/tour" / name).read_text())
     line = re.sub(r"\s#.*", "", line)
     command = f"{shlex.quote(sys.executable)} -m {line}"
-    if re.match(r"stoker (run|report|top) ", line + " "):
+    if re.match(r"stoker (run|report|top|compare) ", line + " "):
         # Here torch need not be there; and there must be something to look at.
         (tmp_path / "train.py").write_text("print('trained')\n")
-        folder = (
-            ""
-            if line.startswith("stoker run")
-            else " -o runs/first"
-            if "runs/first" in line
-            else " "
-        )
-        before = f"{shlex.quote(sys.executable)} -m stoker run --quiet{folder} train.py"
-        command = f"{before} && {command}" if folder else command
+        if not line.startswith("stoker run"):
+            named = [f" -o {folder}" for folder in re.findall(r"runs/\w+", line)]
+            before = [
+                f"{shlex.quote(sys.executable)} -m stoker run --quiet{each} train.py"
+                for each in named or [""]
+            ]
+            command = " && ".join([*before, command])
     done = subprocess.run(
         ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False,
         env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
     )  # fmt: skip
-    # `check` of a script with errors ends with 1: that is its answer.
-    assert done.returncode in ((0, 1) if "check" in line else (0,)), done.stderr
+    # `check` of a script with errors ends with 1: that is its answer. So is that of two runs
+    # without a step, of which cannot be told which one is slower.
+    has_answer = "check" in line or "--fail-if-slower" in line
+    assert done.returncode in ((0, 1) if has_answer else (0,)), done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_the_changelog_has_this_version() -> None:
     assert f"## {stoker.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_every_finding_is_on_its_page() -> None:
+    page = (ROOT / "docs/findings.md").read_text()
+    rules = sorted((PACKAGE / "advise/rules").glob("*.py"))
+    keys = {key for path in rules for key in re.findall(r'key="([a-z0-9-]+)"', path.read_text())}
+    assert len(keys) > 25
+    assert not {key for key in keys if f"`{key}`" not in page}

@@ -12,8 +12,11 @@ from typing import cast
 import pytest
 
 import stoker
+from conftest import Stoker
+from stoker.watch.folder import RunFolder
 from stoker.watch.inside import lines as lines_module
 from stoker.watch.inside.lines import MAX_TOLD, Lines, is_users
+from stoker.watch.summary import read_summary
 
 NAMES = ("data", "h2d", "forward")
 DATA, FORWARD, OTHER_THREAD = 0, 2, 3
@@ -189,3 +192,44 @@ def test_a_script_without_an_ending_is_the_users(script: Path) -> None:
     assert is_users(str(script))
     assert is_users("train")
     assert not is_users(str(script.parent))
+
+
+def test_what_libraries_save_is_counted_by_the_outermost_function(lines: Lines) -> None:
+    assert lines.saving() == {}
+    env = "/env/lib/python3.11/site-packages"
+    fit = ("/u/train.py", "main", 9)
+    save = (f"{env}/lightning/trainer.py", "save_checkpoint", 40)
+    lines.add(stack((f"{env}/safetensors/torch.py", "save_file", 3), save, fit), 0.5, DATA)
+    lines.add(stack((f"{env}/torch/serialization.py", "save", 3), save, fit), 0.25, DATA)
+    lines.add(stack((f"{env}/accelerate/accelerator.py", "save_state", 3), fit), 0.25, DATA)
+    lines.add(stack((f"{env}/lightning/trainer.py", "fit", 50), fit), 4.0, DATA)
+    lines.add(stack(("/u/train.py", "save_checkpoint", 4), fit), 8.0, DATA)
+    saving = {"library": "lightning", "function": "save_checkpoint", "seconds": 1.0}
+    assert lines.saving() == {"saving": saving}
+
+
+HELD_AND_GIVEN_UP = """\
+import os, time
+
+def one_batch():
+    squares = [number * number for number in range(20_000)]
+    os.stat(".")
+
+end = time.monotonic() + 3
+while time.monotonic() < end:
+    one_batch()
+"""
+
+
+@pytest.mark.slow
+def test_a_line_that_holds_pythons_lock_is_seen_beside_one_that_gives_it_up(
+    stoker: Stoker, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(HELD_AND_GIVEN_UP)
+    assert stoker("run", "--quiet", "-o", "run", "train.py").returncode == 0
+    rank = read_summary(RunFolder(tmp_path / "run")).ranks[0]
+    held, given_up = (
+        sum(each.own_s for each in rank.lines if each.line == line) for line in (4, 5)
+    )
+    # It takes all but a hundredth of the time. Who only looks when the lock is given up sees none.
+    assert held > 0.2 * (held + given_up) > 0

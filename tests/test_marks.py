@@ -287,6 +287,29 @@ def test_however_dear_some_steps_are_measured(loop: Loop) -> None:
     assert loop.marks.stride == 1
 
 
+def test_one_long_step_does_not_make_the_short_ones_after_it_dear(loop: Loop) -> None:
+    loop.device.cost_ms = 0.05
+    loop.steps(200)
+    usual = loop.marks.stride
+    assert usual > 10
+    for _ in range(2 * usual):
+        loop.clock.move(60_000)
+        loop.steps(usual)
+        assert loop.marks.stride > usual / 2
+
+
+def test_marks_between_which_nothing_can_have_been_launched_are_one(loop: Loop) -> None:
+    loop.steps(10)
+    recorded = loop.device.recorded
+    loop.steps(1)
+    # Opened; data, what follows it, the model, the loss, backward, what follows it, the optimizer and
+    # its end: where one of them begins as the other ends, one event is both.
+    assert loop.device.recorded - recorded < MARKS_A_STEP
+    # The device had nothing to do for as long as the launch took.
+    assert loop.found()["forward"] == pytest.approx(2.1)
+    assert loop.found()["backward"] == pytest.approx(3)
+
+
 def test_events_are_used_again(loop: Loop) -> None:
     loop.steps(20, ahead_ms=20)
     made = loop.device.made
@@ -372,6 +395,30 @@ EVENTS: dict[str, Callable[[Loop], None]] = {
     "fork": lambda loop: loop.marks.forget(),
     "capture": lambda loop: setattr(loop.device, "capturing", not loop.device.capturing),
 }
+
+
+@given(st.lists(st.sampled_from(sorted(EVENTS)), max_size=80))
+def test_the_short_way_through_a_step_tells_what_the_long_one_does(names: list[str]) -> None:
+    told = []
+    for is_short in (True, False):
+        loop = Loop()
+        loop.device.cost_ms = 0.05
+        if not is_short:
+            loop.line._has_passed = lambda: False  # type: ignore[method-assign]
+        loop.steps(20)
+        assert loop.line.is_light
+        for name in names:
+            EVENTS[name](loop)
+        loop.device.capturing = False
+        loop.steps(20)
+        loop.line.flush()
+        sums = [
+            (name, [round(each, 9) for each in sums])
+            for block in loop.line.ready
+            for name, sums in sorted(block.sums.items())
+        ]
+        told.append((sums, loop.line.steps, loop.line.epochs, loop.marks.measured))
+    assert told[0] == told[1]
 
 
 @given(st.lists(st.sampled_from(sorted(EVENTS)), max_size=80))

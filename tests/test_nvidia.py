@@ -53,6 +53,7 @@ class FakeNvml:
     NVMLError = NVMLError
     NVML_GPM_METRICS_GET_VERSION = 1
     NVML_TEMPERATURE_GPU = 0
+    NVML_CLOCK_SM = 1
     NVML_PCIE_UTIL_TX_BYTES = 0
     NVML_PCIE_UTIL_RX_BYTES = 1
     nvmlMemory_v2 = 0x02000028
@@ -135,6 +136,14 @@ class FakeNvml:
     def nvmlDeviceGetTemperatureV(self, handle: FakeDevice, sensor: int) -> int:
         self._enter("nvmlDeviceGetTemperatureV", handle)
         return 62
+
+    def nvmlDeviceGetClockInfo(self, handle: FakeDevice, type: int) -> int:
+        self._enter("nvmlDeviceGetClockInfo", handle)
+        return 1_755
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: FakeDevice, type: int) -> int:
+        self._enter("nvmlDeviceGetMaxClockInfo", handle)
+        return 1_980
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: FakeDevice) -> int:
         self._enter("nvmlDeviceGetCurrentClocksEventReasons", handle)
@@ -233,11 +242,14 @@ def test_a_busy_hopper_tells_everything() -> None:
         "gpu.0.power_w": 312.5,
         "gpu.0.temp_c": 61.0,
         "gpu.0.throttled": 1.0,
+        "gpu.0.hot": 0.0,
+        "gpu.0.clock_mhz": 1755.0,
         "gpu.0.mine_gib": 5.0,
     }
     second = read(3, {200})
     assert second["gpu.0.sm_pct"] == 2.0
     assert second["gpu.0.tensor_pct"] == 5.0
+    assert second["gpu.0.fp32_pct"] == 12.0
     assert second["gpu.0.pcie_tx_mb_s"] == pytest.approx(20 * 1.048576)
     assert second["gpu.0.pcie_rx_mb_s"] == pytest.approx(21 * 1.048576)
     # What the GPU has no counter for, and what is not a number, is absent.
@@ -260,6 +272,7 @@ def test_the_facts_of_a_gpu() -> None:
     (gpu,) = gpus.gpus
     assert (gpu.index, gpu.name, gpu.kind, gpu.driver) == (0, "NVIDIA H200", "nvidia", "580.95.05")
     assert (gpu.memory_gib, gpu.power_limit_w, gpu.mig, gpu.has_gpm) == (140.0, 700.0, False, True)
+    assert gpu.max_clock_mhz == 1980
 
 
 def test_an_older_gpu_has_no_counters_and_its_slow_ones_are_asked_rarely() -> None:
@@ -513,15 +526,17 @@ def test_the_stand_in_has_the_names_and_numbers_of_the_real_library() -> None:
     for name in dir(FakeNvml):
         if name.startswith(("nvml", "NVML", "c_nvml")):
             assert hasattr(real, name), name
-    for name in ("NVML_TEMPERATURE_GPU", "NVML_PCIE_UTIL_RX_BYTES", "nvmlMemory_v2"):
+    for name in (
+        "NVML_TEMPERATURE_GPU", "NVML_PCIE_UTIL_RX_BYTES", "nvmlMemory_v2", "NVML_CLOCK_SM"
+    ):  # fmt: skip
         assert getattr(FakeNvml, name) == getattr(real, name)
     lost = (real.NVML_ERROR_GPU_IS_LOST, real.NVML_ERROR_RESET_REQUIRED)
     assert lost == (15, 16)
     assert isinstance(real.NVMLError(15), real.NVMLError_GpuIsLost)
     assert real.NVMLError(13).value == real.NVML_ERROR_FUNCTION_NOT_FOUND
-    metrics = ("SM_UTIL", "SM_OCCUPANCY", "ANY_TENSOR_UTIL", "DRAM_BW_UTIL")
+    metrics = ("SM_UTIL", "SM_OCCUPANCY", "ANY_TENSOR_UTIL", "DRAM_BW_UTIL", "FP32_UTIL")
     numbers = [getattr(real, f"NVML_GPM_METRIC_{name}") for name in metrics]
-    assert numbers == [2, 3, 5, 10]
+    assert numbers == [2, 3, 5, 10, 12]
     assert real.NVML_GPM_METRIC_PCIE_TX_PER_SEC == 20
     slowed = (
         real.nvmlClocksEventReasonSwPowerCap
@@ -531,6 +546,8 @@ def test_the_stand_in_has_the_names_and_numbers_of_the_real_library() -> None:
         | real.nvmlClocksEventReasonHwPowerBrakeSlowdown
     )
     assert slowed == 0xEC
+    hot = real.nvmlClocksEventReasonSwThermalSlowdown | real.nvmlClocksEventReasonHwThermalSlowdown
+    assert hot == 0x60
 
 
 def test_the_request_for_counters_fits_the_real_structure() -> None:

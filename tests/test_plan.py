@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from stoker.cluster.layers import parse_overrides
 from stoker.cluster.load import load_cluster
 from stoker.errors import SpecError, StokerError, UsageError
@@ -272,7 +273,7 @@ def apply(fix: str, asked: dict[str, Any]) -> dict[str, Any]:
     return changed
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(
     st.sampled_from(CLUSTERS),
     st.fixed_dictionaries(
@@ -341,6 +342,27 @@ def test_a_script_without_a_framework_on_many_gpus_is_noticed(tmp_path: Path) ->
     (tmp_path / "train.py").write_text("import torch\n")
     made = make_plan(Spec(("train.py",), gpus=4), load_cluster("puhti"), tmp_path)
     assert any("more than one process" in each.what for each in made.notices)
+
+
+def test_keras_on_many_gpus_is_told_of_its_own_strategy(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import keras\n")
+    made = make_plan(Spec(("train.py",), gpus=4), load_cluster("mahti"), tmp_path)
+    assert any("MirroredStrategy" in each.fix for each in made.notices)
+
+
+def test_a_script_that_stays_on_the_cpu_is_noticed_where_gpus_are_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\nloss.backward()\n")
+    made = make_plan(Spec(("train.py",), gpus=1), load_cluster("mahti"), tmp_path)
+    whats = [each.what for each in made.notices]
+    assert "the script trains on the CPU, and the job holds 1 GPU" in whats
+
+
+def test_processes_that_a_script_spawns_share_the_cores(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch.multiprocessing as mp\nmp.spawn(f, nprocs=4)\n"
+    )
+    made = make_plan(Spec(("train.py",), gpus=4), load_cluster("puhti"), tmp_path)
+    assert made.threads == 10
 
 
 def test_threads_are_what_the_loader_workers_leave(tmp_path: Path) -> None:

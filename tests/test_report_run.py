@@ -9,6 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import Stoker
+from effort import examples
 from stoker.advise.verdict import held_gpus, make_verdict
+from stoker.errors import FileError
 from stoker.report.gpu_csv import HEADER, render_gpu_csv
-from stoker.report.run import next_command, render_run
-from stoker.report.run_json import run_json
+from stoker.report.run import next_command, notes, render_run
+from stoker.report.run_json import render_run_json, run_json
 from stoker.watch.entry import EXACT
 from stoker.watch.folder import RunFolder
 from stoker.watch.series import Row, SeriesWriter, Stat
@@ -73,14 +76,19 @@ def wave(value: float, second: int) -> Stat:
 
 
 def add_machine(
-    folder: RunFolder, readings: Mapping[str, float], *, host: str = "node1", num_gpus: int = 0
+    folder: RunFolder,
+    readings: Mapping[str, float],
+    *,
+    host: str = "node1",
+    num_gpus: int = 0,
+    **more: float,
 ) -> None:
     gpus = [
         {"index": i, "uuid": f"GPU-{i:04x}", "name": "NVIDIA H200", "memory_gib": 139.8}
         for i in range(num_gpus)
     ]
     facts = {"host": host, "cores_allowed": 16, "memory_machine_gib": 503.2, "gpus": gpus}
-    folder.write(folder.machine(host), {**facts, "memory_limit_gib": None})
+    folder.write(folder.machine(host), {**facts, "memory_limit_gib": None, **more})
     writer = SeriesWriter(folder.samples(host), {"kind": "samples", "host": host})
     for second in range(SECONDS):
         stats = {name: wave(value, second) for name, value in readings.items()}
@@ -205,7 +213,7 @@ def place(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_as_text(name: str, place: Path, golden: Callable[[str, str], None]) -> None:
     text = render_run(read(RUNS[name](place)), edge=100)
-    assert len(text.splitlines()) <= 45
+    assert len(text.splitlines()) <= 60
     golden(f"run-{name}.txt", text.replace(str(place.parent), "DIR") + "\n")
 
 
@@ -218,7 +226,7 @@ def test_sixty_four_ranks_on_sixteen_machines_fit_on_a_screen(place: Path) -> No
             add_rank(folder, COMPUTING, rank=4 * host + number, host=f"n{host}", is_on_device=True)
         add_machine(folder, readings, host=f"n{host}", num_gpus=4)
     text = render_run(read(folder), edge=100)
-    assert len(text.splitlines()) <= 45
+    assert len(text.splitlines()) <= 60
     assert "64 ranks" in text
     assert "16 hosts (n0 … n9)" in text
     assert "9 more, each" in text
@@ -370,7 +378,7 @@ def test_on_a_cpu_it_is_training_that_waits(place: Path) -> None:
             "Compute-bound: forward and backward take 70 % of the step, "
             "then comes the optimizer with 20 %.",
         ),
-        ({"graph": 95, "data": 5}, "Compute-bound: the captured graph takes 95 % of the step."),
+        ({"graph": 95, "data": 5}, "Compute-bound: the graph takes 95 % of the step."),
         ({"data": 100}, "Training waits for data 100 % of each step (100 of 100 ms); "
                         "without the wait a step would take 0 µs."),
     ],
@@ -379,6 +387,26 @@ def test_the_largest_part_that_is_not_computing_is_named(
     place: Path, phases: Mapping[str, float], words: str
 ) -> None:
     assert verdict(place, phases) == words
+
+
+@pytest.mark.parametrize(
+    ("between_ms", "words"),
+    [
+        (60, "60 % of each step (60 of 100 ms) passes between one call of the model and the next, "
+             "in code of the script's own such as an environment."),
+        (20, "Compute-bound: forward takes 95 % of the step."),
+    ],
+)  # fmt: skip
+def test_what_stands_between_calls_of_the_model_is_not_called_computing(
+    place: Path, between_ms: float, words: str
+) -> None:
+    folder = new_folder(place)
+    add_rank(folder, {"forward": 95, "data": 5})
+    summary = read(folder)
+    rank = summary.ranks[0]
+    assert rank.steady is not None
+    steady = replace(rank.steady, between_s=between_ms / 1000)
+    assert make_verdict(replace(summary, ranks=(replace(rank, steady=steady),))) == words
 
 
 def test_little_data_is_called_little(place: Path) -> None:
@@ -399,6 +427,29 @@ def test_without_a_step_what_is_known_is_said(place: Path) -> None:
         "No training step was recognised: the run kept 3.2 of 16 cores busy, "
         "the slowest line is train.py:4 (67 %)."
     )
+
+
+def test_a_failure_before_the_first_step_is_called_one(place: Path) -> None:
+    folder = new_folder(place, exit=1, end=START + 30)
+    add_rank(folder, {}, steps=0)
+    assert make_verdict(read(folder)) == (
+        "No training step was recognised before the run ended in failure."
+    )
+
+
+def test_a_machine_that_others_keep_busy_is_noted(place: Path) -> None:
+    folder = new_folder(place)
+    add_machine(folder, {"cpu.cores": 2.0, "cpu.machine_pct": 95.0}, cores_machine=16)
+    assert notes(read(folder)) == [
+        "others kept 13 of the 16 cores of node1 busy: "
+        "on a free machine the run is faster, and may wait for other things"
+    ]
+
+
+def test_others_who_leave_cores_free_are_not_noted(place: Path) -> None:
+    folder = new_folder(place)
+    add_machine(folder, {"cpu.cores": 2.0, "cpu.machine_pct": 60.0}, cores_machine=16)
+    assert notes(read(folder)) == []
 
 
 def test_a_program_that_is_not_python_is_not_called_idle(place: Path) -> None:
@@ -433,7 +484,8 @@ def test_a_gpu_that_nobody_touched_is_named(place: Path) -> None:
     add_rank(folder, COMPUTING)
     summary = read(folder)
     assert make_verdict(summary).startswith("3 of 4 GPUs were never used (GPUs 1–3). Compute-")
-    assert render_run(summary, edge=100).count("never used") == 4
+    # In the verdict, in the finding and beside each of them.
+    assert render_run(summary, edge=100).count("never used") == 1 + 1 + 3
 
 
 def test_a_gpu_that_somebody_else_keeps_busy_is_not_ours(place: Path) -> None:
@@ -459,6 +511,14 @@ def test_a_model_on_the_cpu_beside_a_gpu_is_told(place: Path) -> None:
 
 
 # -- JSON, CSV, the next command -----------------------------------------------------
+
+
+def test_json_of_many_machines_is_one_line(place: Path) -> None:
+    summary = read(gpu_run(place))
+    assert render_run_json(summary).count("\n") > 100
+    many = replace(summary, machines=summary.machines * 9)
+    assert "\n" not in render_run_json(many)
+    assert json.loads(render_run_json(many)) == run_json(many)
 
 
 def test_json_has_everything_with_units(place: Path) -> None:
@@ -505,6 +565,12 @@ def test_the_next_command_runs_the_same_again(place: Path, command: list[str], w
     assert next_command(read(folder)) == f"stoker run --lines {words}"
 
 
+def test_the_next_command_of_a_run_that_failed_is_the_same_again(place: Path) -> None:
+    folder = new_folder(place, command=["/env/bin/python", "t.py"], exit=1, end=START + 30)
+    add_rank(folder, DATA_BOUND)
+    assert next_command(read(folder)) == "stoker run --python /env/bin/python t.py"
+
+
 def test_the_next_command_of_a_run_that_goes_on_watches_it(place: Path) -> None:
     assert next_command(read(stepless_run(place))).startswith("stoker top ")
 
@@ -530,6 +596,16 @@ def test_report_writes_csv_and_not_over_another(stoker: Stoker, tmp_path: Path) 
     assert stoker("report", "run", "--csv", "gpu.csv").returncode == 1
     assert stoker("report", "run", "--csv", "gpu.csv", "--force").returncode == 0
     assert stoker("report", "run", "--csv", "-").stdout == (tmp_path / "gpu.csv").read_text()
+
+
+def test_report_writes_a_page_and_not_over_another(stoker: Stoker, tmp_path: Path) -> None:
+    add_machine(new_folder(tmp_path / "run"), {**CPU, **gpu(0)}, num_gpus=1)
+    done = stoker("report", "run", "--html", "run.html")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith("wrote run.html (")
+    assert (tmp_path / "run.html").read_text().startswith("<!doctype html>")
+    assert stoker("report", "run", "--html", "run.html").returncode == 1
+    assert stoker("report", "run", "--html", "run.html", "--force").returncode == 0
 
 
 def test_csv_without_a_gpu_says_so(stoker: Stoker, tmp_path: Path) -> None:
@@ -569,7 +645,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return slow_rank_run(tmp_path_factory.mktemp("whole") / "run").path
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(st.data())
 def test_any_damage_can_be_reported(whole: Path, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -583,7 +659,10 @@ def test_any_damage_can_be_reported(whole: Path, data: st.DataObject) -> None:
                     content[at] = data.draw(st.sampled_from(b'0-9"[]{},.:en \n\xff'))
             cut = data.draw(st.one_of(st.none(), st.integers(0, len(content))))
             file.write_bytes(content[:cut])
-        summary = read_summary(RunFolder(path), now=START + 30)
+        try:
+            summary = read_summary(RunFolder(path), now=START + 30)
+        except FileError:
+            return  # one digit of the format's number makes it that of a newer Stoker
         text = render_run(summary, edge=100)
         assert all(each.isprintable() or each == "\n" for each in text)
         assert max(len(line) for line in text.splitlines()) <= 100

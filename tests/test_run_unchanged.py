@@ -105,7 +105,7 @@ class Compare:
     """Runs programs in a folder, without us and with us."""
 
     def __init__(self, folder: Path) -> None:
-        self.cwd = folder / "work"
+        self.cwd = folder / "project"
         self.cwd.mkdir()
         self.runs = folder / "runs"
         self.runs.mkdir()
@@ -162,7 +162,7 @@ def compare(tmp_path: Path) -> Compare:
     return Compare(tmp_path)
 
 
-def until(condition: Callable[[], object], patience_s: float = 20.0) -> None:
+def until(condition: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
     """Wait until something is so; fail when it does not come."""
     deadline = time.monotonic() + patience_s
     while not condition():
@@ -521,7 +521,7 @@ def test_every_way_to_start_a_program_gives_it_the_same_world(compare: Compare) 
         ["app.pyz", "-o", "x"],
         ["package/train.py"],
         ["./package//train.py"],
-        ["../work/package/train.py"],
+        ["../project/package/train.py"],
         ["package/", "x"],
         [str(compare.cwd / "package/train.py")],
     ):
@@ -1134,7 +1134,7 @@ def test_a_daemon_outlives_us(compare: Compare) -> None:
         "for each in range(3):\n    os.dup2(null, each)\n"
         "os.closerange(3, 256)\n"
         "open('daemon', 'w').write(str(os.getpid()))\n"
-        "for each in range(2000):\n"
+        "for each in range(6000):\n"
         "    if os.path.exists('go'):\n"
         "        open('went', 'w').close()\n"
         "        break\n"

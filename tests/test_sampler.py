@@ -18,6 +18,7 @@ from stoker.watch.nvidia import Nvidia
 from stoker.watch.sampler import (
     Counters,
     Sampler,
+    parse_counter,
     parse_cpu_line,
     parse_net,
     parse_pressure,
@@ -50,8 +51,8 @@ class FakeMachine(FakeProc):
         self.cgroup.mkdir()
         for name in ("pressure", "net"):
             (self.folder / name).mkdir()
-        for kind, share in (("cpu", 1.5), ("io", 2.5), ("memory", 0.0)):
-            self.press(self.folder / "pressure" / kind, share)
+        for kind in ("cpu", "io", "memory"):
+            self.press(self.folder / "pressure" / kind, 0)
         (self.folder / "meminfo").write_text(
             f"MemTotal: {2**25} kB\nMemFree: 5 kB\nMemAvailable: {2**24} kB\n"
             f"SwapTotal: {2**21} kB\nSwapFree: {2**20} kB\nHugePages_Total: 0\n"
@@ -67,12 +68,12 @@ class FakeMachine(FakeProc):
         (job / "memory.max").write_text(f"{8 * GIB}\n")
         (job / "memory.current").write_text(f"{3 * GIB}\n")
         (job / "memory.stat").write_text(f"anon 1\ninactive_file {GIB}\n")
-        self.press(job / "cpu.pressure", 33.25)
+        self.press(job / "cpu.pressure", 0)
         self.cpu(0, 0)
         self.net(0, 0)
 
-    def press(self, path: Path, share: float) -> None:
-        path.write_text(f"some avg10={share} avg60=0.10 avg300=0.00 total=99\nfull avg10=0.00\n")
+    def press(self, path: Path, total_us: int) -> None:
+        path.write_text(f"some avg10=9.87 avg60=0.10 total={total_us}\nfull avg10=0.00 total=7\n")
 
     def cpu(self, busy: int, idle: int) -> None:
         lines = "".join(f"cpu{core} 1 0 1 9 0 0 0 0 0 0\n" for core in range(16))
@@ -124,9 +125,6 @@ def test_the_first_reading_has_levels_and_no_rates(machine: FakeMachine, sampler
         "cpu.processes": 2.0,
         "cpu.waiting_io": 0.5,
         "mem.rss_gib": 2 * 200 * PAGE / GIB,
-        "cpu.pressure_pct": 33.25,
-        "io.pressure_pct": 2.5,
-        "mem.pressure_pct": 0.0,
         "mem.machine_gib": 16.0,
         "mem.swap_gib": 1.0,
         "mem.cgroup_gib": 2.0,
@@ -146,6 +144,8 @@ def test_the_second_reading_has_rates(machine: FakeMachine, sampler: Sampler, cl
     machine.cpu(busy=30, idle=70)
     machine.net(6 * 10**6, 10**6)
     machine.infiniband(1000 + 10**6, 1000)
+    machine.press(machine.cgroup / "job/cpu.pressure", 665_000)
+    machine.press(machine.folder / "pressure/io", 50_000)
     reading = sampler.read()
     rates = {
         "cpu.cores": 2.0,
@@ -160,6 +160,9 @@ def test_the_second_reading_has_rates(machine: FakeMachine, sampler: Sampler, cl
         "net.tx_mb_s": 1.0,
         "ib.rx_mb_s": 2.0,
         "ib.tx_mb_s": 0.0,
+        "cpu.pressure_pct": 33.25,  # of the job's own group
+        "io.pressure_pct": 2.5,
+        "mem.pressure_pct": 0.0,
     }
     assert {name: reading[name] for name in rates} == pytest.approx(rates)
 
@@ -207,6 +210,30 @@ def test_a_port_that_comes_or_goes_is_no_traffic(
     file.write_text(text)
     clock.now += 1
     assert sampler.read()["ib.rx_mb_s"] == 0.0
+
+
+def test_kills_for_memory_are_counted_from_the_start_of_the_run(
+    machine: FakeMachine, clock: Clock, sampler: Sampler
+) -> None:
+    events = machine.cgroup / "job/memory.events"
+    events.write_text("low 0\noom 4\noom_kill 3\noom_group_kill 0\n")
+    machine.add(200, ROOT)
+    assert sampler.read()["mem.oom_kills"] == 0
+    events.write_text("low 0\noom 6\noom_kill 5\noom_group_kill 0\n")
+    assert sampler.read()["mem.oom_kills"] == 2
+
+
+def test_pages_that_go_to_swap_and_come_back_are_rates(
+    machine: FakeMachine, clock: Clock, sampler: Sampler
+) -> None:
+    vmstat = machine.folder / "vmstat"
+    vmstat.write_text("nr_free_pages 7\npswpin 1000\npswpout 0\n")
+    assert "mem.swap_in_mb_s" not in sampler.read()
+    clock.now += 2
+    vmstat.write_text("nr_free_pages 7\npswpin 3000\npswpout 500\n")
+    reading = sampler.read()
+    assert reading["mem.swap_in_mb_s"] == pytest.approx(1000 * PAGE / 1e6)
+    assert reading["mem.swap_out_mb_s"] == pytest.approx(250 * PAGE / 1e6)
 
 
 def test_two_readings_in_quick_succession_give_no_rates_and_lose_nothing(
@@ -310,6 +337,7 @@ def test_facts_are_json_and_say_limits_apart(machine: FakeMachine, clock: Clock)
                 "power_limit_w": 700.0,
                 "mig": False,
                 "has_gpm": True,
+                "max_clock_mhz": 1980,
             }
         ],
         "slurm": {"SLURM_JOB_ID": "4211", "SLURM_LOCALID": "0"},
@@ -372,15 +400,19 @@ def test_the_real_machine_is_read_in_good_time_and_shape() -> None:
     clock = Clock()
     sampler = Sampler(os.getpid(), clock=clock)
     code = (
-        "print('ready', flush=True)\nx = sum(range(20_000_000))\nprint('done', flush=True)\ninput()"
+        "print('ready', flush=True)\ninput()\n"
+        "x = sum(range(20_000_000))\nprint('done', flush=True)\ninput()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
+        assert child.stdin is not None
         assert child.stdout is not None
         child.stdout.readline()
         sampler.facts()
         sampler.read()
+        child.stdin.write("\n")
+        child.stdin.flush()
         child.stdout.readline()
         clock.now += 1
         reading = sampler.read()
@@ -417,7 +449,8 @@ def test_counters_that_are_set_back_tell_nothing() -> None:
 def test_no_text_breaks_the_parsers(raw: bytes) -> None:
     parse_cpu_line(raw)
     parse_cpu_line(b"cpu " + raw)
-    parse_pressure(b"some avg10=" + raw)
+    parse_pressure(b"some avg10=1 total=" + raw)
+    parse_counter(b"oom_kill " + raw, b"oom_kill")
     parse_net(raw)
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import KEEPS_FIXTURES, examples
 from stoker.watch import scribe as scribe_module
 from stoker.watch.folder import RunFolder
 from stoker.watch.inside.post import Post
@@ -322,9 +323,7 @@ messages = st.fixed_dictionaries(
 )
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=examples(40), suppress_health_check=KEEPS_FIXTURES)
 @given(st.lists(messages | st.builds(lambda more: {**GOOD, **more}, messages), max_size=8))
 def test_nothing_that_is_said_stops_the_scribe(
     folder: RunFolder, told: list[dict[str, object]]
@@ -428,9 +427,11 @@ def test_a_second_scribe_on_a_machine_takes_no_readings(run: Run) -> None:
 @pytest.fixture
 def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    before = set(Path("/tmp").glob("stoker-*"))
+    # Of this process: others run other tests at the same time.
+    own = f"stoker-{os.getpid()}-*"
+    assert not list(Path("/tmp").glob(own))
     yield tmp_path
-    assert set(Path("/tmp").glob("stoker-*")) <= before
+    assert not list(Path("/tmp").glob(own))
 
 
 def test_only_the_user_can_reach_the_socket_and_nothing_is_left_of_it(

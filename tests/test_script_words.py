@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conftest import job_environ, words
+from effort import examples
 from stoker.check.batch import split_words
 from stoker.cluster.load import load_cluster
 from stoker.plan.make import make_plan
@@ -47,7 +48,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("cluster", "framework", "gpus", "program", "before"), FORMS, ids=str)
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), suppress_health_check=list(HealthCheck))
 @given(arguments=st.lists(texts, max_size=6), name=texts, value=texts)
 def test_arguments_and_variables_survive(
     cluster: str, framework: str, gpus: int, program: str, before: list[str],
@@ -63,8 +64,9 @@ def test_arguments_and_variables_survive(
         calls = run(text, Path(folder))
         sent = [call for call in calls if call[0] == program]
         assert sent
+        dashes = ["--"] if program == "torchrun" and arguments else []
         for call in sent:
-            assert call == [program, *before, script_name, *arguments]
+            assert call == [program, *before, *dashes, script_name, *arguments]
         seen = (Path(folder) / "argv.log.test").read_bytes()
         assert seen == os.fsencode(value) + b"\0"
 
@@ -80,7 +82,7 @@ def run(text: str, folder: Path) -> list[list[str]]:
     return words(folder / "argv.log")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.lists(texts, max_size=5))
 def test_quoted_words_are_read_back_by_bash(arguments: list[str]) -> None:
     line = " ".join(["printf '%s\\0'", *(quote(each) for each in arguments)])
@@ -105,7 +107,7 @@ def test_nasty_words_pass_shellcheck(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(st.lists(texts, min_size=20, max_size=40))
 def test_any_words_pass_shellcheck(arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from stoker.watch import series
-from stoker.watch.series import Row, SeriesWriter, Stat, merged, read_series
+from stoker.watch.series import Row, SeriesWriter, Stat, merged, read_series, read_whole
 
 # Of the size of anything that is measured: no value that is nearly nothing beside a huge one.
 values = st.floats(-1e6, 1e6).map(lambda each: round(each, 6))
@@ -107,8 +108,8 @@ def test_measures_that_come_later_take_their_own_columns(path: Path) -> None:
     rows = [row(0, b=1), row(1, a=2), row(2, b=3, c=4, a=5), row(3, c=6)]
     write(path, rows)
     assert read_series(path)[1] == rows
-    # Columns are named when they are new, not in every row.
-    assert path.read_bytes().count(b"columns") == 3
+    # Columns are named when they are new and with the total, not in every row.
+    assert path.read_bytes().count(b"columns") == 3 + 1
 
 
 def test_a_row_is_in_the_file_as_soon_as_it_is_appended(path: Path) -> None:
@@ -181,7 +182,6 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(json_values.map(lambda each: json.dumps(each).encode()) | st.binary(max_size=20)))
 def test_no_file_breaks_the_reader_or_what_is_made_of_it(lines: list[bytes]) -> None:
     with tempfile.NamedTemporaryFile() as file:
@@ -219,22 +219,23 @@ def test_a_node_with_eight_gpus_stays_under_five_megabytes(path: Path) -> None:
     """As many rows as there can be, with 12 readings of each GPU and 30 others."""
     names = [*(f"gpu.{gpu}.{each}" for gpu in range(8) for each in range(12)), *map(str, range(30))]
 
-    def size(stat: Stat) -> int:
+    def size(stat: Stat) -> tuple[int, int]:
         write(
             path, [Row(86_400 + each, 86_401 + each, dict.fromkeys(names, stat)) for each in (0, 1)]
         )
-        line = path.read_bytes().splitlines()[-1]
+        *_, line, total = path.read_bytes().splitlines()
         path.unlink()
-        return len(line)
+        return len(line), len(total)
 
-    fine, coarse = size(one(12.34)), size(Stat(1024, 12.34, 56.78, 98.76))
-    assert series.MAX_COARSE_ROWS * coarse + 2 * series.FINE_ROWS * fine < 5e6
+    (fine, _), (coarse, total) = size(one(12.34)), size(Stat(1024, 12.3456, 56.7856, 98.7654))
+    rows = series.MAX_COARSE_ROWS * coarse + 2 * series.FINE_ROWS * fine
+    assert rows + 2 * series.TOTALS * total < 5e6
 
 
 gaps = st.sampled_from([0.0, 0.25, 1.0, 1.0, 1.0, 60.0, -1.0, 1e5, 1e9])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(gaps, max_size=150))
 def test_no_pace_of_rows_breaks_the_bounds(gaps: list[float]) -> None:
     """Also for a clock that jumps, forwards or backwards."""
@@ -321,3 +322,89 @@ def test_a_full_disk_is_told_with_the_first_row_that_does_not_fit(limit: int, pa
     kept = subprocess.run(words, check=False).returncode
     assert 0 < kept < 20
     assert read_series(path)[1] == [row(second, a=second) for second in range(kept)]
+
+
+# -- totals ----------------------------------------------------------------------------
+
+
+def close_to(found: Stat, wanted: Stat) -> bool:
+    return found.count == wanted.count and found[1:] == pytest.approx(wanted[1:], rel=1e-3)
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("is_closed", [True, False])
+@pytest.mark.parametrize("number", [0, 1, 2, 5, 11, 40, 107])
+def test_the_whole_is_that_of_all_rows_however_it_ended(
+    number: int, is_closed: bool, path: Path
+) -> None:
+    writer = SeriesWriter(path, {"host": "n"})
+    for second in range(number):
+        writer.append(row(second, a=second + 1, b=3) if second % 3 else row(second, a=second + 1))
+    if is_closed:
+        writer.close()
+    whole = read_whole(path)
+    assert whole.head["host"] == "n"
+    assert whole.damaged == 0
+    if number:
+        assert whole.row is not None
+        assert close_to(whole.row.stats["a"], Stat.of(range(1, number + 1)))
+        assert (whole.row.start_s, whole.row.end_s) == (0, number)
+    else:
+        assert whole.row is None
+    writer.close()
+
+
+def test_a_large_file_is_read_by_its_end(path: Path) -> None:
+    rows = [row(second, **{f"gpu.{each}": second for each in range(40)}) for second in range(500)]
+    write(path, rows)
+    assert path.stat().st_size > 2 * series.TAIL_BYTES[0]
+    whole = read_whole(path)
+    data = path.read_bytes()
+    # All rows but the last few are gone, and nobody notices.
+    middle = data.index(b"\n", series.HEAD_BYTES)
+    path.write_bytes(data[:middle] + b"\n" * (len(data) - middle - 9000) + data[-9000:])
+    assert read_whole(path) == whole
+    assert whole.row is not None
+    assert close_to(whole.row.stats["gpu.7"], Stat.of(range(500)))
+
+
+def test_a_second_writer_of_a_file_adds_to_the_first(path: Path) -> None:
+    write(path, [row(second, a=1) for second in range(100)])
+    write(path, [row(second, b=2) for second in range(100, 103)])
+    whole = read_whole(path)
+    assert whole.row is not None
+    assert {name: stat.count for name, stat in whole.row.stats.items()} == {"a": 100, "b": 3}
+
+
+def test_a_total_that_is_torn_or_damaged_is_not_needed(path: Path) -> None:
+    write(path, [row(second, a=second) for second in range(100)])
+    data = path.read_bytes()
+    for changed in (data[:-20], data[:-20] + b"\n", data.replace(b'{"total":[', b'{"total":{')):
+        path.write_bytes(changed)
+        whole = read_whole(path)
+        assert whole.row is not None
+        assert close_to(whole.row.stats["a"], Stat.of(range(100)))
+
+
+def test_totals_are_few_beside_the_rows(path: Path) -> None:
+    write(path, [row(second, a=second) for second in range(2 * series.FINE_ROWS)])
+    assert path.read_bytes().count(series.TOTAL_START) == 2 * series.TOTALS
+
+
+@given(st.lists(json_values.map(lambda each: json.dumps(each).encode()) | st.binary(max_size=20)))
+def test_the_whole_of_any_file_is_that_of_its_rows(lines: list[bytes]) -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"\n".join(lines))
+        file.flush()
+        path = Path(file.name)
+        assert read_whole(path).row == merged(read_series(path)[1])
+        assert read_whole(path, is_checked=True) == read_whole(path)
+
+
+def test_a_column_that_is_named_twice_is_the_last_of_them(path: Path) -> None:
+    path.write_text('{"columns":["a","a","b"]}\n[0,1,5,6,7]\n')
+    (found,) = read_series(path)[1]
+    assert found == row(0, a=6, b=7)
+    assert ("a" in found.stats, "c" in found.stats, len(found.stats)) == (True, False, 2)
+    with pytest.raises(KeyError):
+        found.stats["c"]

@@ -42,6 +42,37 @@ def test_framework_is_read_from_the_script(name: str, tmp_path: Path) -> None:
         assert "train.py:" in source.evidence
 
 
+LOOP = "import torch\nfor x in loader:\n    loss = model(x)\n    loss.backward()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            LOOP,
+            "train.py:4 calls `loss.backward`, and nothing in the script names a GPU or a device",
+        ),
+        (
+            "import lightning as L\nL.Trainer(accelerator='cpu')\n",
+            'train.py:2 sets accelerator="cpu"',
+        ),
+        (LOOP.replace("model(x)", "model(x.cuda())"), None),
+        (LOOP.replace("model(x)", "model(x.to(args.device))"), None),
+        (LOOP.replace("import torch", "import torch\ntorch.set_default_device('cuda')"), None),
+        (LOOP.replace("import torch", "from help import to_gpu\nimport torch"), None),
+        (LOOP.replace("loss.backward", "accelerator.backward"), None),
+        ("import lightning as L\nL.Trainer()\n", None),
+        ("import torch\nfrom mine import fit\nfit(torch.nn.Linear(1, 1))\n", None),
+        ("import keras\nm = keras.Sequential([])\nm.fit(x, y)\n", None),
+    ],
+)
+def test_a_script_that_never_takes_a_gpu_is_told_with_its_line(
+    text: str, why: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(text)
+    assert read_source(tmp_path / "train.py").stays_on_cpu == why
+
+
 def test_modules_beside_the_script_are_read_too(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("from engine.loop import main\nmain()\n")
     (tmp_path / "engine").mkdir()

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import test_marks
 import test_timeline
+from stoker.watch import summary as summary_module
 from stoker.watch.folder import RunFolder
 from stoker.watch.inside.timeline import Timeline
 from stoker.watch.scribe import _stat
@@ -217,7 +218,6 @@ def objects(*names: str) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({}, optional=dict.fromkeys(names, values))
 
 
-@settings(deadline=None)
 @given(
     objects("start", "end", "exit", "host", "supervisor"),
     objects("label", "rank", "host", "pid", "steps", "epochs", "lines", "worker_lines", "exact",
@@ -246,7 +246,6 @@ def test_no_value_of_any_kind_stops_the_reader(
         everything(read_summary(folder, now=START))
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=60), min_size=5, max_size=5))
 def test_no_bytes_in_any_file_stop_the_reader(contents: list[bytes]) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -263,3 +262,58 @@ def test_a_folder_in_place_of_a_file_is_nothing(folder: RunFolder) -> None:
     for path in (folder.run_json, folder.facts("0-n"), folder.steps("0-n"), folder.samples("n")):
         path.mkdir()
     everything(read_summary(folder, now=START))
+
+
+# -- many files ------------------------------------------------------------------------------
+
+
+def add_rank(folder: RunFolder, rank: int, **facts: object) -> None:
+    label = f"{rank}-n{rank // 8}"
+    writer = SeriesWriter(folder.steps(label), {"kind": "steps", "host": f"n{rank // 8}"})
+    for second in range(20):
+        writer.append(Row(second, second + 1, stats(5, step=10 + rank, forward=10 + rank)))
+    writer.close()
+    lines = [["train.py", "load", 4, 1.0 + rank, 2.0, "data"]]
+    told = {"label": label, "rank": rank, "world": 8, "steps": 100, "lines": lines}
+    folder.write(folder.facts(label), {**told, "worker_lines": [], **facts})
+
+
+def test_rows_and_lines_are_read_when_they_are_asked_for(folder: RunFolder) -> None:
+    add_rank(folder, 0, exact=[["train.py", "load", 4, 20, 1.5]])
+    (rank,) = read_summary(folder).ranks
+    assert "rows" not in repr(rank)
+    assert len(rank.rows) == 20
+    assert (rank.lines[0].own_s, rank.exact_lines[0].hits, rank.worker_lines) == (1.0, 20, ())
+    folder.steps(rank.label).unlink()
+    assert len(rank.rows) == 20  # read once
+
+
+def test_what_is_not_asked_for_may_be_gone_by_then(folder: RunFolder) -> None:
+    add_rank(folder, 0)
+    (rank,) = read_summary(folder).ranks
+    folder.steps(rank.label).unlink()
+    folder.facts(rank.label).unlink()
+    assert (rank.rows, rank.lines) == ((), ())
+
+
+def test_facts_are_the_same_with_and_without_their_lists(folder: RunFolder) -> None:
+    lines = [["a.py", 'odd "lines": [ ] \n name', 3, 1.0, 2.0, "data"]] * 5
+    facts = {"loaders": {"x": {"lines": [1, [2]], "batch_size": 4}}, "worker_lines": "text"}
+    add_rank(folder, 0, lines=lines, worker_lines=lines, exact=[], facts=facts)
+    (rank,) = read_summary(folder).ranks
+    assert rank.facts == facts
+    assert len(rank.lines) == len(rank.worker_lines) == 5
+
+
+def test_many_files_are_read_by_several_processes_to_the_same_end(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in range(12):
+        add_rank(folder, rank)
+    alone = read_summary(folder, now=START)
+    monkeypatch.setattr(summary_module, "CHECKED_FILES", 0)
+    monkeypatch.setattr(summary_module, "CHUNK", 2)
+    together = read_summary(folder, now=START)
+    assert (together.ranks, together.machines) == (alone.ranks, alone.machines)
+    assert together.wall_s == alone.wall_s
+    assert [rank.rank for rank in together.ranks] == list(range(12))

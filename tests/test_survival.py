@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
+import shutil
 import signal
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +15,10 @@ import pytest
 
 from conftest import FAKES, job_environ
 from stoker.cluster.load import load_cluster
+from stoker.data.loading.dataset import open as open_data
+from stoker.data.packing.order import Settings
+from stoker.data.packing.pack import pack
+from stoker.errors import SpecError
 from stoker.plan.make import make_plan
 from stoker.plan.script import render_script
 from stoker.plan.spec import Spec, Staging, Survival
@@ -27,17 +34,21 @@ class Job:
         self.ready = folder / "ready"
         os.mkfifo(self.ready)
         base = job_environ(folder, FAKE_READY=str(self.ready), **environ)
-        path = f"{FAKES / 'signals'}:{base['PATH']}"
+        path = f"{environ.get('TOOLS', '')}:{FAKES / 'signals'}:{base['PATH']}"
         self.process = subprocess.Popen(
             ["bash", str(script)], cwd=folder, env={**base, "PATH": path},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
 
     def wait_until_training(self) -> None:
-        assert self.ready.read_text() == "running\n"
+        # Whoever ends before it trains would never open the other end.
+        with os.fdopen(os.open(self.ready, os.O_RDONLY | os.O_NONBLOCK)) as ready:
+            told, _, _ = select.select([ready], [], [], 300)
+            assert told, "the training never began"
+            assert ready.read() == "running\n"
 
     def end(self) -> int:
-        _, self.stderr = self.process.communicate(timeout=60)
+        _, self.stderr = self.process.communicate(timeout=300)
         return self.process.returncode
 
     @property
@@ -169,3 +180,166 @@ def test_data_that_is_missing_stops_the_job_before_training(tmp_path: Path) -> N
     job = Job(tmp_path, job_spec)
     assert job.end() == 1
     assert "/no/such/data.tar" in job.stderr
+
+
+def staged_folder(tmp_path: Path) -> tuple[Path, Path, Spec]:
+    """A data set of two files, where it will be on the node, and a job that takes it there."""
+    data = tmp_path / "shared disk/train set"
+    (data / "a class").mkdir(parents=True)
+    (data / "a class/one.bin").write_bytes(b"1" * 1000)
+    (data / "two\nlines.bin").write_bytes(b"2" * 2000)
+    staging = Staging(data=str(data), data_gib=1.0)
+    job_spec = replace(spec(tmp_path, results=False), staging=staging)
+    return data, tmp_path / "local disk/data/train set", job_spec
+
+
+def finish(tmp_path: Path, job_spec: Spec) -> None:
+    (tmp_path / "ready").unlink(missing_ok=True)
+    job = Job(tmp_path, job_spec, FAKE_TRAINING="finishes")
+    job.wait_until_training()
+    assert job.end() == 0
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_an_interrupted_copy_of_a_folder_goes_on(tmp_path: Path) -> None:
+    data, local, job_spec = staged_folder(tmp_path)
+    part = local.with_name(f"{local.name}.part")
+    (part / "a class").mkdir(parents=True)
+    whole = part / "a class/one.bin"
+    whole.write_bytes(b"1" * 1000)
+    before = whole.stat().st_ino
+    (part / "two\nlines.bin").write_bytes(b"2" * 777)
+    finish(tmp_path, job_spec)
+    assert contents(local) == contents(data)
+    # What was there already was not copied again.
+    assert (local / "a class/one.bin").stat().st_ino == before
+    assert not part.exists()
+
+
+def test_an_interrupted_copy_of_a_file_goes_on_unless_the_file_has_changed(tmp_path: Path) -> None:
+    data = tmp_path / "train.tar"
+    local = tmp_path / "local disk/data/train.tar"
+    part = local.with_name("train.tar.part")
+    part.parent.mkdir(parents=True)
+    job_spec = replace(spec(tmp_path, results=False), staging=Staging(data=str(data), data_gib=1.0))
+    for text, begun, expected in (
+        ("0123456789", "abcd", "abcd456789"),
+        ("changed", "abcdefgh", "changed"),
+    ):
+        data.write_text(text)
+        part.write_text(begun)
+        newer = part.stat().st_mtime + (-10 if text == expected else 10)
+        os.utime(part, (newer, newer))
+        finish(tmp_path, job_spec)
+        assert local.read_text() == expected
+        local.unlink()
+
+
+def test_a_second_run_on_the_node_copies_nothing(tmp_path: Path) -> None:
+    data, local, job_spec = staged_folder(tmp_path)
+    finish(tmp_path, job_spec)
+    before = (local / "a class/one.bin").stat().st_ino
+    (data / "a class/one.bin").write_bytes(b"3" * 1000)
+    finish(tmp_path, job_spec)
+    assert (local / "a class/one.bin").stat().st_ino == before
+
+
+def test_a_job_that_was_started_too_often_does_not_train(tmp_path: Path) -> None:
+    job = Job(tmp_path, spec(tmp_path, requeue=True), SLURM_RESTART_COUNT="11")
+    assert job.end() == 1
+    assert "10 restarts are enough" in job.stderr
+
+
+def test_a_new_folder_for_results_is_striped_where_it_lies_on_lustre(tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "stat").write_text(
+        '#!/bin/bash\n[[ $1 == -f ]] && echo lustre || exec /usr/bin/stat "$@"\n'
+    )
+    (tools / "lfs").write_text(f'#!/bin/bash\necho "$*" >> "{tmp_path}/lfs.log"\n')
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
+    job = Job(tmp_path, spec(tmp_path), TOOLS=str(tools), FAKE_TRAINING="finishes")
+    job.wait_until_training()
+    assert job.end() == 0
+    assert (
+        tmp_path / "lfs.log"
+    ).read_text() == f"setstripe -E 1G -c 1 -E -1 -c 4 {tmp_path}/home results\n"
+
+
+# -- verified copies -----------------------------------------------------------------
+
+
+def packed_folder(tmp_path: Path) -> tuple[Path, Path, Spec]:
+    """A packed data set, where it will be on the node, and a job that verifies its copy."""
+    images = tmp_path / "images"
+    images.mkdir()
+    for number in range(20):
+        (images / f"{number:04d}.bin").write_bytes(bytes([number]) * 900)
+    data = tmp_path / "shared disk/packed set"
+    pack(images, data, Settings(shard_bytes=4000))
+    staging = Staging(data=str(data), data_gib=1.0, verify=True)
+    job_spec = replace(spec(tmp_path, results=False), staging=staging)
+    return data, tmp_path / "local disk/data/packed set", job_spec
+
+
+def stoker_on_node(tmp_path: Path) -> str:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "stoker").write_text(f'#!/bin/bash\nexec "{sys.executable}" -m stoker "$@"\n')
+    (tools / "stoker").chmod(0o755)
+    return str(tools)
+
+
+def flip(path: Path, at: int) -> None:
+    stat, data = path.stat(), bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def test_a_packed_data_set_is_staged_with_its_index_and_verified(tmp_path: Path) -> None:
+    data, local, job_spec = packed_folder(tmp_path)
+    job = Job(tmp_path, job_spec, FAKE_TRAINING="finishes", TOOLS=stoker_on_node(tmp_path))
+    job.wait_until_training()
+    assert job.end() == 0, job.stderr
+    assert contents(local) == contents(data)
+    assert f"whole: {local}.part, 20 samples" in job.stderr
+    assert bytes(open_data(local, parts="bin")[7]) == bytes([7]) * 900
+
+
+@pytest.mark.parametrize("has_stoker", [True, False])
+def test_a_copy_with_other_bytes_does_not_get_its_name(tmp_path: Path, has_stoker: bool) -> None:
+    data, local, job_spec = packed_folder(tmp_path)
+    tools = stoker_on_node(tmp_path) if has_stoker else ""
+    # An interrupted copy, whose first archive has its size and not its bytes.
+    part = local.with_name(f"{local.name}.part")
+    part.mkdir(parents=True)
+    shutil.copy2(data / "shard-00000.tar", part)
+    flip(part / "shard-00000.tar", 700)
+    job = Job(tmp_path, job_spec, FAKE_TRAINING="finishes", TOOLS=tools)
+    assert job.end() == 1
+    assert f"the copy of {data} is damaged" in job.stderr
+    assert ("0000: bin: its bytes have changed" in job.stderr) == has_stoker
+    # The next attempt copies it anew.
+    assert not part.exists()
+    assert not local.exists()
+    (tmp_path / "ready").unlink()
+    job = Job(tmp_path, job_spec, FAKE_TRAINING="finishes", TOOLS=tools)
+    job.wait_until_training()
+    assert job.end() == 0, job.stderr
+    assert contents(local) == contents(data)
+
+
+def test_what_is_packed_already_is_not_unpacked(tmp_path: Path) -> None:
+    data, _, job_spec = packed_folder(tmp_path)
+    staging = replace(job_spec.staging, verify=False, unpack=True)
+    with pytest.raises(SpecError, match="is not a tar file"):
+        make_plan(replace(job_spec, staging=staging), load_cluster("puhti"))
+    staging = Staging(data=f"{data}.tar", data_gib=1.0, verify=True, unpack=True)
+    with pytest.raises(SpecError, match="nothing to compare"):
+        make_plan(replace(job_spec, staging=staging), load_cluster("puhti"))

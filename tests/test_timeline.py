@@ -91,6 +91,30 @@ def loop() -> Loop:
     return Loop()
 
 
+def test_what_stands_between_two_calls_of_the_model_is_told_apart(loop: Loop) -> None:
+    for _ in range(8):
+        loop.wait(1)
+        for _ in range(4):
+            loop.forward(2)
+            loop.wait(10)
+        loop.backward(3)
+        loop.optimizer(1)
+    found = loop.found()
+    # What follows the last call is the loss.
+    assert found["forward"] == pytest.approx(48)
+    assert found["between"] == pytest.approx(30)
+
+
+def test_one_call_of_the_model_has_nothing_between(loop: Loop) -> None:
+    for _ in range(8):
+        loop.data(4)
+        loop.forward(2)
+        loop.wait(5)
+        loop.backward(3)
+        loop.optimizer(1)
+    assert "between" not in loop.found()
+
+
 def test_a_plain_loop_is_split_into_its_phases(loop: Loop) -> None:
     loop.warm_up()
     for _ in range(5):

@@ -172,6 +172,14 @@ def in_thread(action):
     return run
 
 
+def names_of_threads():
+    """A loader's own threads end a moment after its workers do: they are waited for."""
+    for each in threading.enumerate():
+        if each is not threading.current_thread():
+            each.join(5)
+    return [each.name for each in threading.enumerate()]
+
+
 def warning(topic, action=epoch):
     """Keep the places of the warnings."""
     wanted.add(topic)
@@ -230,7 +238,7 @@ def main():
     look_at_graphs()
     look_at_lives()
     look_at_names()
-    told["threads"] = str([each.name for each in threading.enumerate()])
+    told["threads"] = str(names_of_threads())
     json.dump(told, sys.stdout)
 
 

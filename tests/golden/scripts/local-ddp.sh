@@ -7,4 +7,4 @@ export OMP_NUM_THREADS=1
 
 # Run: torchrun starts one process.
 torchrun --nnodes=1 --nproc_per_node=1 --standalone \
-    train.py --epochs 3
+    -- train.py --epochs 3

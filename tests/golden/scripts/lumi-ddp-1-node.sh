@@ -35,4 +35,4 @@ export NCCL_NET_GDR_LEVEL=3
 srun --nodes=1 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
     singularity run "$SIF" torchrun --nnodes=1 --nproc_per_node=8 --standalone \
     --numa-binding=exclusive \
-    train.py --epochs 3
+    -- train.py --epochs 3

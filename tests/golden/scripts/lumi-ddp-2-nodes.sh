@@ -44,4 +44,4 @@ srun --nodes=2 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill
     --wait=600 \
     singularity run "$SIF" torchrun --nnodes=2 --nproc_per_node=8 --rdzv_id="$SLURM_JOB_ID" \
     --rdzv_backend=c10d --rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT" --numa-binding=exclusive \
-    train.py --epochs 3
+    -- train.py --epochs 3

@@ -27,4 +27,4 @@ export OMP_NUM_THREADS=14
 # Run: torchrun starts a process for each GPU of the node.
 srun --nodes=1 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
     torchrun --nnodes=1 --nproc_per_node=1 --standalone \
-    train.py --epochs 3
+    -- train.py --epochs 3

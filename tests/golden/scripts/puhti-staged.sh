@@ -28,6 +28,12 @@ unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_MEM_PER_CPU SLURM_MEM_PE
 # the number of an array alone would queue all of its tasks.
 job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
 job=${job:-$SLURM_JOB_ID}
+export STOKER_SIGNAL=USR1
+# Slurm itself queues a job again whose node failed, however often that is.
+if ((${SLURM_RESTART_COUNT:-0} > 10)); then
+    echo "not started again: 10 restarts are enough" >&2
+    exit 1
+fi
 # shellcheck disable=SC2329  # called by a trap
 before_limit() {
     interrupted=1
@@ -58,27 +64,43 @@ export OMP_NUM_THREADS=10
 export STOKER_LOCAL="${LOCAL_SCRATCH:?is not set: this node has no local disk for the job}"
 export STOKER_DATA_SOURCE=/scratch/project_2001234/train.tar
 export STOKER_DATA="$STOKER_LOCAL"/data/train
-# Once on every node; a half copy never has the final name, a second run copies nothing.
+# Once on every node: sized first, in parallel, compared; an interrupted copy goes on.
+if [ -f "$STOKER_DATA_SOURCE" ] && command -v lfs > /dev/null &&
+    [ "$(lfs getstripe -c "$STOKER_DATA_SOURCE" 2> /dev/null)" = 1 ] &&
+    [ "$(stat -L -c %s "$STOKER_DATA_SOURCE")" -gt 10000000000 ]; then
+    echo "note: $STOKER_DATA_SOURCE lies on one server; lfs migrate -c 8 spreads it" >&2
+fi
 stage_data=$(
     cat << 'END'
-[ -e "$STOKER_DATA" ] && exit 0
-mkdir -p "$STOKER_LOCAL/data"
-need=$(du --dereference --summarize --apparent-size --block-size=1 "$STOKER_DATA_SOURCE" | cut -f 1)
-free=$(df --output=avail --block-size=1 "$STOKER_LOCAL" | sed -n 2p)
-if [ "${need:-0}" -gt "${free:-0}" ]; then
-    echo "$(hostname): the data needs $need bytes, $STOKER_LOCAL has $free" >&2
+fail() {
+    echo "$(hostname): $1" >&2
     exit 1
-fi
-rm -rf "$STOKER_DATA.part"
-mkdir "$STOKER_DATA.part" &&
-    tar -x -f "$STOKER_DATA_SOURCE" -C "$STOKER_DATA.part" &&
-    mv "$STOKER_DATA.part" "$STOKER_DATA"
+}
+mkdir -p "${STOKER_DATA%/*}" || exit 1
+exec 9> "$STOKER_DATA.lock" && flock 9
+touch "${STOKER_DATA%/*}"
+[ -e "$STOKER_DATA" ] && exit 0
+part=$STOKER_DATA.part
+need=$(du --dereference --summarize --apparent-size --block-size=1 "$STOKER_DATA_SOURCE" | cut -f 1)
+have=$(du --summarize --apparent-size --block-size=1 "$part" 2> /dev/null | cut -f 1)
+free=$(df --output=avail --block-size=1 "${STOKER_DATA%/*}" | sed -n 2p)
+[ $((${need:-0} - ${have:-0})) -le "${free:-0}" ] ||
+    fail "the data needs $need bytes, ${STOKER_DATA%/*} has $free"
+rm -rf "$part"
+mkdir "$part" && tar -x -f "$STOKER_DATA_SOURCE" -C "$part" || fail "$STOKER_DATA_SOURCE was not unpacked"
+mv "$part" "$STOKER_DATA"
 END
 )
 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" bash -c "$stage_data" || exit 1
 # Results: written on the node, copied home at the end, on failure and before the limit.
 export STOKER_RESULTS_HOME=/scratch/project_2001234/results
-export STOKER_RESULTS="$STOKER_LOCAL"/results
+export STOKER_RESULTS="$STOKER_LOCAL"/results-"$SLURM_JOB_ID"
+if [ ! -e "$STOKER_RESULTS_HOME" ] && command -v lfs > /dev/null; then
+    mkdir -p "$STOKER_RESULTS_HOME"
+    if [ "$(stat -f -c %T "$STOKER_RESULTS_HOME")" = lustre ]; then
+        lfs setstripe -E 1G -c 1 -E -1 -c 4 "$STOKER_RESULTS_HOME"
+    fi
+fi
 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" mkdir -p "$STOKER_RESULTS" "$STOKER_RESULTS_HOME" || exit 1
 copy_results=$(
     cat << 'END'
@@ -145,7 +167,7 @@ srun --nodes=2 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill
     bash -c "$task" task \
     torchrun --nnodes=2 --nproc_per_node=4 --rdzv_id="$SLURM_JOB_ID" --rdzv_backend=c10d \
     --rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT" \
-    train.py --epochs 3 --data "$STOKER_DATA" &
+    -- train.py --epochs 3 --data "$STOKER_DATA" &
 training=$!
 # bash runs a trap only between commands: wait can be interrupted, a foreground srun cannot.
 interrupted=

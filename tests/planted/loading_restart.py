@@ -1,0 +1,30 @@
+"""Short epochs, each with new workers."""
+
+import time
+
+import torch
+from loading_parts import BATCH, read_words, train
+from torch.utils.data import DataLoader, Dataset
+
+words = read_words(persistent=0, workers=2, epochs=20, batches=16)
+
+
+class Pictures(Dataset):
+    """Rows that come quickly."""
+
+    def __len__(self):
+        return BATCH * words["batches"]
+
+    def __getitem__(self, index):
+        time.sleep(0.0005)
+        return torch.full((3, 64, 64), index / 1000), index % 2
+
+
+if __name__ == "__main__":
+    loader = DataLoader(
+        Pictures(),
+        batch_size=BATCH,
+        num_workers=words["workers"],
+        persistent_workers=bool(words["persistent"]),
+    )
+    train(loader, words["epochs"], device_ms=10.0)
