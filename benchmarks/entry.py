@@ -10,7 +10,6 @@ is not counted, since it compiles modules and fills the disk cache.
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import subprocess
 import sys
@@ -22,9 +21,9 @@ from typing import Any
 
 from figures import difference_of, render_table, spread_of, write_results
 from machine import (
-    HERE,
     Budget,
     describe_machine,
+    parse_starts,
     plain_environment,
     render_machine,
     stoker_environment,
@@ -126,18 +125,9 @@ def render_page(results: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--repeats", type=int, default=MIN_REPEATS)
-    parser.add_argument("--python", default=sys.executable, help="the interpreter with torch")
-    parser.add_argument("--budget-s", type=float, help="stop cleanly within so many seconds")
-    parser.add_argument("-o", "--output", type=Path, default=HERE / "entry.json")
-    args = parser.parse_args()
-    # Not resolved: a virtual environment's interpreter is a link.
-    python = str(Path(args.python).absolute()) if "/" in args.python else args.python
-    machine = describe_machine(python, ("torch",), plain_environment())
-    rounds = measure(python, args.repeats, Budget(args.budget_s))
+    args = parse_starts(__doc__, "entry", MIN_REPEATS)
+    machine = describe_machine(args.python, ("torch",), plain_environment())
+    rounds = measure(args.python, args.repeats, Budget(args.budget_s))
     results = {
         "command": shlex.join(["benchmarks/entry.py", *sys.argv[1:]]),
         "machine": machine,

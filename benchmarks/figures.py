@@ -42,30 +42,28 @@ def spread_of(values: Sequence[float]) -> Spread:
     return Spread(len(values), statistics.median(values), min(values), max(values), low, high)
 
 
-def ratio_of(values: Sequence[float], base: Sequence[float]) -> Interval:
-    """Return the ratio of the medians; repeats taken side by side are resampled side by side."""
-    pairs = list(zip(values, base, strict=False))
-    return _resampled(pairs, lambda pair: pair[0] / pair[1] if pair[1] else 0.0)
+def median_of(values: Sequence[float]) -> Interval:
+    """Return the median of repeats, resampled."""
+    draw = random.Random(SEED)
+    drawn = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    return Interval(
+        statistics.median(values), drawn[int(0.025 * RESAMPLES)], drawn[int(0.975 * RESAMPLES)]
+    )
 
 
 def difference_of(values: Sequence[float], base: Sequence[float]) -> Interval:
-    """Return the difference of the medians, resampled in the same way."""
+    """Return the difference of the medians; what was taken side by side is resampled so."""
     pairs = list(zip(values, base, strict=False))
-    return _resampled(pairs, lambda pair: pair[0] - pair[1])
-
-
-def _resampled(pairs: list[tuple[float, float]], compare: Any) -> Interval:
     draw = random.Random(SEED)
-    middle = compare(_medians(pairs))
-    drawn = sorted(compare(_medians(draw.choices(pairs, k=len(pairs)))) for _ in range(RESAMPLES))
-    return Interval(middle, drawn[int(0.025 * RESAMPLES)], drawn[int(0.975 * RESAMPLES)])
-
-
-def _medians(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    return (
-        statistics.median([each for each, _ in pairs]),
-        statistics.median([each for _, each in pairs]),
+    drawn = sorted(_difference(draw.choices(pairs, k=len(pairs))) for _ in range(RESAMPLES))
+    return Interval(
+        _difference(pairs), drawn[int(0.025 * RESAMPLES)], drawn[int(0.975 * RESAMPLES)]
     )
+
+
+def _difference(pairs: Sequence[tuple[float, float]]) -> float:
+    ours = statistics.median([each for each, _ in pairs])
+    return ours - statistics.median([each for _, each in pairs])
 
 
 def render_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

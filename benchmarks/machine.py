@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -35,9 +36,27 @@ print(json.dumps(found))
 """
 
 
+def parse_starts(doc: str | None, name: str, repeats: int) -> argparse.Namespace:
+    """Return the words of a benchmark that starts one training again and again."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=repeats)
+    parser.add_argument("--python", default=sys.executable, help="the interpreter with torch")
+    parser.add_argument("--budget-s", type=float, help="stop cleanly within so many seconds")
+    parser.add_argument("-o", "--output", type=Path, default=HERE / f"{name}.json")
+    args = parser.parse_args()
+    if "/" in args.python:
+        # Not resolved: a virtual environment's interpreter is a link.
+        args.python = str(Path(args.python).absolute())
+    return args
+
+
 def plain_environment() -> dict[str, str]:
     """Return the environment without our own source on Python's path."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("STOKER_")}
+    # What is installed is compiled; what lies here is so after its first run, unless forbidden.
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     paths = [each for each in env.pop("PYTHONPATH", "").split(os.pathsep) if each]
     kept = [str(Path(each).absolute()) for each in paths if Path(each).resolve() != SRC.resolve()]
     return _with_paths(env, kept)

@@ -1,16 +1,17 @@
-"""What watching costs: the same training loop plain, under Stoker, and under three peers.
+"""What watching costs: the same training loop plain, under Stoker, and under two peers.
 
     .venv/bin/python benchmarks/overhead.py --python .venv-torch/bin/python --peers /tmp/peers
     PYTHONPATH=src python3 benchmarks/overhead.py --device cuda --peers peers --budget-s 570 \\
         --steps-ms 1,3 -o $OUT/overhead-cuda-1.json
     python3 benchmarks/overhead.py --merge overhead-cuda-*.json -o benchmarks/overhead-cuda.json
 
-The script is `programs/mnist.py`, a guide's convolutional network. It times its own loop, from
-the 50th step on (fewer where steps are long), with the device synchronised at the two ends only.
-How wide the network is, and so how long a step, is chosen once, before anything is compared.
-All step lengths are trained in one process, one after the other, because starting takes longer
-than training. All contestants are run in turn, round after round, so that a busy moment of the machine hits all
-of them alike. Each is run as its own documentation says, with the edits that it asks for (EDITS).
+The script is `programs/mnist.py`, a guide's convolutional network; the narrowest has no
+convolutions. How wide it is, and so how long a step, is chosen once, before anything is compared.
+All contestants run at the same time and take turns: one trains a block of steps, a third of a second long,
+while the others wait, so that a busy moment of the machine hits all of them alike. Blocks of one
+turn are compared with each other. A launch starts everybody anew; there are several. Each is run as
+its own documentation says, with the edits that it asks for (EDITS). What waits for its turn goes on
+watching, and pays for it in the next block: figures err against those who watch.
 
 The peers go into a folder of their own, for the Python that runs the script:
 
@@ -24,9 +25,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
+import select
 import shlex
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -36,7 +38,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from figures import difference_of, ratio_of, render_table, spread_of, write_results
+from figures import median_of, render_table, spread_of, write_results
 from machine import (
     HERE,
     PROGRAMS,
@@ -51,10 +53,8 @@ from machine import (
 
 SCRIPT = PROGRAMS / "mnist.py"
 PACKAGES = ("torch", "traceml-ai", "line_profiler", "numpy")
-STEADY_S = 3.0
-# torch.profiler keeps every event of the window in memory and sorts them at the end.
-MOST_RECORDED = 100
-# A run takes seconds; one that hangs must not take the lent machine's time with it.
+BLOCK_S = 0.3
+# A turn takes less than a second; one that hangs must not take the machine's time with it.
 LIMIT_S = 120.0
 
 BODY = """\
@@ -66,7 +66,7 @@ BODY = """\
         optimizer.step()
 """
 # What the peers' users write into their scripts: TraceML as its README shows for a plain loop
-# (with the copy inside, where it can be timed), the profiler as in PyTorch's profiler recipe.
+# (with the copy inside, where it can be timed).
 EDITS: dict[str, list[tuple[str, str]]] = {
     "traceml": [
         ("import torch\n", "import torch\nimport traceml_ai as traceml\n"),
@@ -77,26 +77,6 @@ EDITS: dict[str, list[tuple[str, str]]] = {
             + "".join(f"    {line}\n" for line in BODY.splitlines()),
         ),
     ],
-    "profiler": [
-        (
-            "        seconds = train(model, device, loader, optimizer, first, last)\n",
-            "        activities = [torch.profiler.ProfilerActivity.CPU]\n"
-            '        if device.type == "cuda":\n'
-            "            activities.append(torch.profiler.ProfilerActivity.CUDA)\n"
-            "        schedule = torch.profiler.schedule(\n"
-            "            wait=1, warmup=first - 1, active=last - first, repeat=1)\n"
-            "        with torch.profiler.profile(\n"
-            "            activities=activities, schedule=schedule,\n"
-            "            on_trace_ready=lambda p: print(p.key_averages().table(row_limit=10)),\n"
-            "        ) as profiler:\n"
-            "            seconds = train(model, device, loader, optimizer, first, last, profiler)\n",
-        ),
-        ("optimizer, first, last):\n", "optimizer, first, last, profiler):\n"),
-        # Timed up to the last recorded step; what the profiler makes of them comes after.
-        ("        if step + 1 == last:\n            break\n", ""),
-        ("        optimizer.step()\n", "        optimizer.step()\n        if step + 1 == last:\n"
-         "            break\n        profiler.step()\n"),
-    ],
 }  # fmt: skip
 
 NAMES = {
@@ -104,7 +84,6 @@ NAMES = {
     "stoker": "stoker run",
     "traceml": "TraceML, edited script",
     "kernprof": "kernprof -l -p, lines of the script",
-    "profiler": "torch.profiler while it records, edited script",
 }
 
 
@@ -117,13 +96,13 @@ class Setting:
     width: int
     ms: float
 
-    def first(self) -> int:
-        """Return the step at which timing begins; longer steps warm up in fewer."""
-        return max(12, min(50, round(1500 / self.ms)))
+    def warm(self) -> int:
+        """Return after how many steps timing begins; longer steps warm up in fewer."""
+        return max(12, min(100, round(1500 / self.ms)))
 
-    def steady_steps(self) -> int:
-        """Return how many steps are timed."""
-        return max(20, round(1000 * STEADY_S / self.ms))
+    def block(self) -> int:
+        """Return how many steps are one turn."""
+        return max(4, round(1000 * BLOCK_S / self.ms))
 
 
 @dataclass(frozen=True)
@@ -135,24 +114,16 @@ class Arena:
     workers: int
     threads: int
     peers: Path | None
-    folder: Path
+    blocks: int
+    together: bool
 
-    def words(self, settings: Sequence[Setting], most: int | None = None) -> list[str]:
+    def words(self, settings: Sequence[Setting], turns: Path) -> list[str]:
         """Return the script's arguments, the same for all: every step length in one process."""
         words = f"--device {self.device} --workers {self.workers} --threads {self.threads}".split()
+        words += ["--turns", str(turns)]
         for each in settings:
-            steps = min(each.steady_steps(), most or each.steady_steps())
-            words.append(f"{each.batch},{each.width},{each.first()},{each.first() + steps}")
+            words.append(f"{each.batch},{each.width},{each.warm()},{each.block()},{self.blocks}")
         return words
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One run: milliseconds a step of each training, and of the whole command, or why none."""
-
-    ms: tuple[float, ...]
-    command_s: float
-    error: str = ""
 
 
 def calibrate(arena: Arena, wanted: Sequence[float]) -> list[Setting]:
@@ -187,7 +158,7 @@ def contestant(
 ) -> tuple[list[str], dict[str, str]]:
     """Return the command of one contestant and its environment."""
     python = arena.python
-    words = arena.words(settings)
+    words = arena.words(settings, room)
     peers = peer_environment(arena.peers)
     if name == "plain":
         return [python, str(SCRIPT), *words], plain_environment()
@@ -197,50 +168,125 @@ def contestant(
         options = ["-l", "-p", str(SCRIPT), "-o", str(room / "mnist.lprof")]
         return [python, "-m", "kernprof", *options, str(SCRIPT), *words], peers
     edited = write_edited(name, room)
-    if name == "traceml":
-        options = ["run", str(edited), "--logs-dir", str(room / "logs"), "--args"]
-        return [python, "-m", "traceml_ai.launcher.cli", *options, *words], peers
-    words = arena.words(settings, MOST_RECORDED)
-    return [python, str(edited), *words], plain_environment()
+    options = ["run", str(edited), "--logs-dir", str(room / "logs"), "--args"]
+    return [python, "-m", "traceml_ai.launcher.cli", *options, *words], peers
 
 
-def run_once(name: str, arena: Arena, settings: Sequence[Setting]) -> Outcome:
-    with tempfile.TemporaryDirectory(dir=arena.folder) as room:
-        command, env = contestant(name, arena, settings, Path(room))
-        began = time.perf_counter()
-        process = subprocess.Popen(
-            command, env=env, cwd=room, text=True, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+class Contestant:
+    """One command while it runs: it trains a block of steps whenever it is given a turn."""
+
+    def __init__(self, name: str, arena: Arena, settings: Sequence[Setting], room: Path) -> None:
+        self.name = name
+        self.room = room
+        self.error = ""
+        room.mkdir()
+        for pipe in ("go", "done"):
+            os.mkfifo(room / pipe)
+        # Both for reading and writing: neither end waits for the other to be opened.
+        self._go = os.open(room / "go", os.O_RDWR)
+        self._done = os.open(room / "done", os.O_RDWR)
+        self._heard = b""
+        command, env = contestant(name, arena, settings, room)
+        self._log = (room / "log").open("w+")
+        self.process = subprocess.Popen(
+            command, env=env, cwd=room, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=self._log, stderr=subprocess.STDOUT,
         )  # fmt: skip
+
+    def take_turn(self) -> float | None:
+        """Let it go on, and return the seconds that it took, once it is done."""
+        os.write(self._go, b".")
+        return self.wait()
+
+    def wait(self) -> float | None:
+        """Return the seconds that it tells next; None, and why in `error`, if it fails."""
+        if self.error:
+            return None
+        end = time.monotonic() + LIMIT_S
+        while b"\n" not in self._heard:
+            ready, _, _ = select.select([self._done], [], [], 0.5)
+            if ready:
+                self._heard += os.read(self._done, 4096)
+            elif self.process.poll() is not None or time.monotonic() > end:
+                self.fail()
+                return None
+        line, _, self._heard = self._heard.partition(b"\n")
+        return float(line)
+
+    def fail(self) -> None:
+        """Note why it does not go on, and end it."""
+        code = self.process.poll()
+        if code is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            code = self.process.wait()
+        self._log.seek(0)
+        last = [line for line in self._log.read().splitlines() if line.strip()][-1:]
+        self.error = f"exit {code}: {(last or ['nothing said'])[0][:200]}"
+
+    def end(self) -> None:
+        """Wait for its end; something that recorded nothing has no figures."""
         try:
-            output, errors = process.communicate(timeout=LIMIT_S)
+            code = self.process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            return Outcome((), LIMIT_S, f"no end after {LIMIT_S:g} s")
-        seconds = time.perf_counter() - began
-        outcome = read_outcome(output, errors, process.returncode, seconds)
-        if not outcome.error and not has_watched(name, Path(room), output):
-            return Outcome((), seconds, "ended well but recorded nothing")
-    return outcome
+            self.fail()
+            return
+        for descriptor in (self._go, self._done):
+            os.close(descriptor)
+        if code and not self.error:
+            self.fail()
+        if not self.error and not has_watched(self.name, self.room):
+            self.error = "ended well but recorded nothing"
 
 
-def has_watched(name: str, room: Path, output: str) -> bool:
+def has_watched(name: str, room: Path) -> bool:
     """Say whether there is a record: something that did not watch costs nothing."""
     records = {"stoker": "run/steps/*.jsonl", "traceml": "logs/*/final_summary.json",
                "kernprof": "mnist.lprof"}  # fmt: skip
-    if name == "profiler":
-        return "Self CPU" in output
     return name == "plain" or any(room.glob(records[name]))
 
 
-def read_outcome(output: str, errors: str, code: int, seconds: float) -> Outcome:
-    found = [float(each) for each in re.findall(r'{"ms_per_step": ([0-9.e+-]+)', output)]
-    # Training may be over, and the command fail afterwards: the figures count, so does that.
-    if found and not code:
-        return Outcome(tuple(found), seconds)
-    last = [line for line in errors.splitlines() if line.strip()][-1:]
-    return Outcome(tuple(found), seconds, f"exit {code}: {(last or ['nothing said'])[0][:200]}")
+# The milliseconds a step of one launch: of each contestant, for each step length, block by block.
+Launch = dict[str, list[list[float]]]
+
+
+def launch(
+    number: int, arena: Arena, settings: Sequence[Setting], names: Sequence[str]
+) -> tuple[Launch, dict[str, str]]:
+    """Start everybody, let them take turns to the end, and return the figures and the errors."""
+    with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
+        everybody = []
+        for name in names:
+            everybody.append(Contestant(name, arena, settings, Path(folder) / name))
+            if not arena.together:
+                everybody[-1].wait()
+        if arena.together:
+            for each in everybody:
+                each.wait()
+        figures: Launch = {name: [] for name in names}
+        for setting in settings:
+            for each in everybody:
+                each.take_turn()  # to warm up
+                figures[each.name].append([])
+            for turn in range(arena.blocks):
+                first = (number + turn) % len(everybody)
+                for each in everybody[first:] + everybody[:first]:
+                    seconds = each.take_turn()
+                    if seconds is not None:
+                        figures[each.name][-1].append(1000 * seconds / setting.block())
+            told = ", ".join(
+                f"{name} {statistics.median(figures[name][-1]):.3f}" for name in names
+                if figures[name][-1]
+            )  # fmt: skip
+            print(
+                f"launch {number + 1}, {setting.wanted_ms:g} ms: {told}",
+                file=sys.stderr,
+                flush=True,
+            )
+        for each in everybody:
+            each.end()
+    errors = {each.name: each.error for each in everybody if each.error}
+    # What failed on its way has no figures that can be compared.
+    return {name: blocks for name, blocks in figures.items() if name not in errors}, errors
 
 
 def is_there(name: str, arena: Arena) -> bool:
@@ -255,52 +301,49 @@ def is_there(name: str, arena: Arena) -> bool:
 
 
 def measure(
-    arena: Arena, settings: Sequence[Setting], names: Sequence[str], repeats: int, budget: Budget
-) -> dict[str, list[Outcome]]:
-    """Run everyone in turn, round after round, as long as the budget lasts."""
-    runs: dict[str, list[Outcome]] = {name: [] for name in names}
-    for number in range(repeats):
-        for name in names:
-            longest = max((each.command_s for each in runs[name]), default=20.0)
-            if not budget.has(1.2 * longest):
-                print(f"budget spent in round {number + 1}", file=sys.stderr)
-                return runs
-            outcome = run_once(name, arena, settings)
-            runs[name].append(outcome)
-            told = " ".join(f"{each:.3f}" for each in outcome.ms)
-            print(
-                f"round {number + 1}: {name}: {told} ms {outcome.error} ({outcome.command_s:.1f} s)",
-                file=sys.stderr,
-                flush=True,
-            )
-    return runs
+    arena: Arena, settings: Sequence[Setting], names: Sequence[str], launches: int, budget: Budget
+) -> tuple[list[Launch], dict[str, str]]:
+    """Launch everybody again and again, as long as the budget lasts."""
+    done: list[Launch] = []
+    errors: dict[str, str] = {}
+    longest = 0.0
+    for number in range(launches):
+        if not budget.has(1.2 * longest):
+            print(f"budget spent after {number} launches", file=sys.stderr)
+            break
+        began = time.monotonic()
+        figures, failed = launch(number, arena, settings, names)
+        longest = max(longest, time.monotonic() - began)
+        errors |= failed
+        done.append(figures)
+    return done, errors
 
 
-def summarize(setting: Setting, index: int, row: Mapping[str, Sequence[Outcome]]) -> dict[str, Any]:
-    """Return one step length with its figures; only rounds that the plain run finished count."""
-
-    def of(outcome: Outcome) -> float | None:
-        return outcome.ms[index] if index < len(outcome.ms) else None
-
-    plain = [of(each) for each in row["plain"]]
+def summarize(
+    setting: Setting, index: int, launches: Sequence[Launch], errors: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return one step length with its figures, turn by turn beside the plain run."""
     summary: dict[str, Any] = {"setting": setting.__dict__, "contestants": {}}
-    for name, outcomes in row.items():
+    for name in [*launches[0], *errors]:
         pairs = [
-            (mine, base)
-            for each, base in zip(outcomes, plain, strict=False)
-            if (mine := of(each)) is not None and base is not None
+            list(zip(each[name][index], each["plain"][index], strict=True))
+            for each in launches
+            if name in each and "plain" in each
         ]
-        errors = sorted({each.error for each in outcomes if each.error})
-        figures: dict[str, Any] = {"runs": len(pairs), "errors": errors}
+        figures: dict[str, Any] = {"launches": len(pairs), "error": errors.get(name, "")}
         if pairs:
-            ours, base = [each for each, _ in pairs], [each for _, each in pairs]
+            turns = [turn for of_launch in pairs for turn in of_launch]
+            # Each turn beside the plain one of the same second: the machine's speed wanders.
             figures |= {
-                "ms": ours,
-                "spread": spread_of(ours)._asdict(),
-                "ratio": ratio_of(ours, base)._asdict(),
-                "added_us": difference_of([1000 * each for each in ours], [1000 * each for each in base])._asdict(),
-                "command_s": spread_of([each.command_s for each in outcomes])._asdict(),
-            }  # fmt: skip
+                "ms": [[ours for ours, _ in of_launch] for of_launch in pairs],
+                "spread": spread_of([ours for ours, _ in turns])._asdict(),
+                "ratio": median_of([ours / base for ours, base in turns])._asdict(),
+                "ratios": [
+                    statistics.median(ours / base for ours, base in of_launch)
+                    for of_launch in pairs
+                ],
+                "added_us": median_of([1000 * (ours - base) for ours, base in turns])._asdict(),
+            }
         summary["contestants"][name] = figures
     return summary
 
@@ -310,19 +353,13 @@ def render_page(results: Mapping[str, Any]) -> str:
     for summary in results["settings"].values():
         for name, figures in summary["contestants"].items():
             rows.append(render_row(summary["setting"], name, figures))
-    head = ["step wanted, ms", "how", "median, ms", "min to max", "middle half", "times plain (95 %)",
-            "added, µs a step (95 %)", "whole command, s"]  # fmt: skip
-    repeats = sorted(
-        {
-            each["runs"]
-            for summary in results["settings"].values()
-            for each in summary["contestants"].values()
-        }
-    )
+    head = ["step, ms", "how", "median, ms", "middle half", "times plain (95 %)",
+            "by launch", "added, µs a step (95 %)"]  # fmt: skip
     return "\n".join(
         [
             f"## What watching costs, device {results['device']}\n",
-            f"{render_machine(results['machine'])} Repeats: {repeats[0]} to {repeats[-1]}, in turn. "
+            f"{render_machine(results['machine'])} Launches: {results['launches']}, each of "
+            f"{results['blocks']} turns of about {BLOCK_S:g} s. "
             f"Loader workers {results['workers']}, threads {results['threads']}.\n",
             f"`{results['command']}`\n",
             render_table(head, rows),
@@ -334,18 +371,17 @@ def render_page(results: Mapping[str, Any]) -> str:
 def render_row(setting: Mapping[str, Any], name: str, figures: Mapping[str, Any]) -> list[str]:
     lead = [f"{setting['wanted_ms']:g}", NAMES[name]]
     if "spread" not in figures:
-        return [*lead, "; ".join(figures["errors"]) or "not run", *[""] * 5]
+        return [*lead, figures["error"] or "not run", *[""] * 4]
     spread, ratio, added = figures["spread"], figures["ratio"], figures["added_us"]
+    lead += [f"{spread['median']:.3f}", f"{spread['low']:.3f} to {spread['high']:.3f}"]
+    if name == "plain":
+        return [*lead, "1", "", ""]
     return [
         *lead,
-        f"{spread['median']:.3f}",
-        f"{spread['min']:.3f} to {spread['max']:.3f}",
-        f"{spread['low']:.3f} to {spread['high']:.3f}",
-        "1" if name == "plain" else f"{ratio['value']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})",
-        "" if name == "plain" else f"{added['value']:+.0f} ({added['low']:+.0f} to {added['high']:+.0f})",
-        f"{figures['command_s']['median']:.1f}"
-        + (f" ({'; '.join(figures['errors'])})" if figures["errors"] else ""),
-    ]  # fmt: skip
+        f"{ratio['value']:.4f} ({ratio['low']:.4f} to {ratio['high']:.4f})",
+        f"{min(figures['ratios']):.3f} to {max(figures['ratios']):.3f}",
+        f"{added['value']:+.0f} ({added['low']:+.0f} to {added['high']:+.0f})",
+    ]
 
 
 def worse(results: Mapping[str, Any]) -> list[str]:
@@ -363,10 +399,7 @@ def worse(results: Mapping[str, Any]) -> list[str]:
             is_peer = name not in ("plain", "stoker") and "ratio" in figures
             if is_peer and figures["ratio"]["value"] < ratio["value"]:
                 said.append(f"At {key} ms {NAMES[name]} costs less than Stoker.")
-        plain_s = by_name["plain"]["command_s"]["median"]
-        added_s = stoker["command_s"]["median"] - plain_s
-        said.append(f"At {key} ms the whole command took {added_s:+.1f} s with Stoker.")
-    return said or ["Stoker was not among the contestants."]
+    return said or ["Nothing that shows."]
 
 
 def merge(paths: Sequence[Path]) -> dict[str, Any]:
@@ -383,7 +416,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--steps-ms", default="1,3,10,100", metavar="LIST")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--launches", type=int, default=5)
+    parser.add_argument("--blocks", type=int, default=10, help="turns of each step length")
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--workers", type=int, default=max(1, min(4, cores // 3)))
     parser.add_argument("--threads", type=int, default=max(1, min(4, cores // 3)))
@@ -391,6 +425,7 @@ def make_parser() -> argparse.ArgumentParser:
         parser.add_argument(f"--{name}", action="store_true", help=f"compare {NAMES[name]}")
     parser.add_argument("--python", default=sys.executable, help="the interpreter with torch")
     parser.add_argument("--peers", type=Path, metavar="DIR", help="where the peers are installed")
+    parser.add_argument("--together", action="store_true", help="start all at once: needs cores")
     parser.add_argument("--budget-s", type=float, help="stop cleanly within so many seconds")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="only join results")
     parser.add_argument("-o", "--output", type=Path)
@@ -406,16 +441,18 @@ def main() -> None:
         return
     budget = Budget(args.budget_s)
     chosen = [name for name in list(NAMES)[1:] if getattr(args, name)] or list(NAMES)[1:]
-    with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
-        # Not resolved: a virtual environment's interpreter is a link.
-        python = str(Path(args.python).absolute()) if "/" in args.python else args.python
-        arena = Arena(python, args.device, args.workers, args.threads, args.peers, Path(folder))
-        machine = describe_machine(python, PACKAGES, peer_environment(args.peers))
-        names = ["plain", *(name for name in chosen if is_there(name, arena))]
-        settings = calibrate(arena, [float(each) for each in args.steps_ms.split(",")])
-        runs = measure(arena, settings, names, args.repeats, budget)
+    # Not resolved: a virtual environment's interpreter is a link.
+    python = str(Path(args.python).absolute()) if "/" in args.python else args.python
+    arena = Arena(
+        python, args.device, args.workers, args.threads, args.peers, args.blocks, args.together
+    )
+    machine = describe_machine(python, PACKAGES, peer_environment(args.peers))
+    names = ["plain", *(name for name in chosen if is_there(name, arena))]
+    settings = calibrate(arena, [float(each) for each in args.steps_ms.split(",")])
+    launches, errors = measure(arena, settings, names, args.launches, budget)
     summaries = {
-        f"{each.wanted_ms:g}": summarize(each, index, runs) for index, each in enumerate(settings)
+        f"{each.wanted_ms:g}": summarize(each, index, launches, errors)
+        for index, each in enumerate(settings)
     }
     results = {
         "device": args.device,
@@ -423,6 +460,8 @@ def main() -> None:
         "machine": machine,
         "workers": args.workers,
         "threads": args.threads,
+        "launches": len(launches),
+        "blocks": args.blocks,
         "absent": [name for name in chosen if name not in names],
         "settings": summaries,
     }

@@ -51,6 +51,7 @@ Stats = Mapping[str, Stat]
 GPU_METRICS = (
     ("duty_pct", 93.0, 6.0), ("sm_pct", 71.0, 9.0), ("tensor_pct", 34.0, 5.0), ("dram_pct", 48.0, 6.0),
     ("occupancy_pct", 41.0, 4.0), ("mem_gib", 61.3, 0.4), ("mine_gib", 60.8, 0.4), ("power_w", 548.0, 45.0),
+    ("fp32_pct", 12.0, 3.0), ("clock_mhz", 1755.0, 90.0), ("hot", 0.0, 0.0),
     ("temp_c", 61.0, 2.0), ("pcie_rx_mb_s", 812.0, 240.0), ("pcie_tx_mb_s", 96.0, 40.0), ("throttled", 0.0, 0.3),
 )  # fmt: skip
 NODE_METRICS = (

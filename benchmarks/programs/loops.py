@@ -12,6 +12,9 @@ import threading
 import time
 
 import torch
+from torch import nn
+from torch.nn import functional as F
+
 from planted import (
     BATCH,
     CLASSES,
@@ -26,8 +29,6 @@ from planted import (
     stall_forward,
     time_waits,
 )
-from torch import nn
-from torch.nn import functional as F
 
 
 def make_model(outputs=CLASSES):

@@ -1,12 +1,12 @@
 """A small convolutional network on Fashion-MNIST, as beginners' guides show it.
 
-It times its own steady loop and prints one line of JSON. Generated images stand in where the
-data set is not installed (Debian: dataset-fashion-mnist). One epoch is as long as the run.
+It times blocks of steps of its own steady loop, each when it is told to go on, so that several
+processes can take turns. Generated images stand in where the data set is not installed (Debian:
+dataset-fashion-mnist). One epoch is as long as the run.
 """
 
 import argparse
 import gzip
-import json
 import time
 from pathlib import Path
 
@@ -58,19 +58,23 @@ class Net(nn.Module):
         return self.fc2(x)
 
 
+def make_net(width):
+    """Return the network of that width; a step of the narrowest, without convolutions, is short."""
+    return Net(width) if width else nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+
 def synchronize(device):
     if device.type == "cuda":
         torch.cuda.synchronize()
 
 
-def train(model, device, loader, optimizer, first, last):
-    """Train from the first batch to the last; return the seconds a step from `first` on."""
+def train(model, device, loader, optimizer, warm, block, turns):
+    """Train on every batch: some to warm up, then block after block, each in its turn."""
     model.train()
-    begin = 0.0
     for step, (images, labels) in enumerate(loader):
-        if step == first:
+        if step >= warm and (step - warm) % block == 0:
             synchronize(device)
-            begin = time.perf_counter()
+            turns.take()
         images, labels = images.to(device), labels.to(device)
         optimizer.zero_grad()
         output = model(images)
@@ -79,10 +83,25 @@ def train(model, device, loader, optimizer, first, last):
         optimizer.step()
         if step % 100 == 0:
             print(f"step {step} loss {loss.item():.4f}", flush=True)
-        if step + 1 == last:
-            break
     synchronize(device)
-    return (time.perf_counter() - begin) / (last - first)
+
+
+class Turns:
+    """Tells whoever gave the turn how long it took, and waits for the next."""
+
+    def __init__(self, folder):
+        self.go = (folder / "go").open("rb", buffering=0)
+        self.done = (folder / "done").open("w")
+        self.began = time.perf_counter()
+
+    def take(self):
+        self.end()
+        self.go.read(1)
+        self.began = time.perf_counter()
+
+    def end(self):
+        self.done.write(f"{time.perf_counter() - self.began}\n")
+        self.done.flush()
 
 
 def main():
@@ -91,21 +110,22 @@ def main():
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--optimizer", default="SGD", choices=["SGD", "Adam"])
-    parser.add_argument(
-        "trainings", nargs="+", help="batch,width,first,steps: timed from the step `first` on"
-    )
+    parser.add_argument("--turns", type=Path, required=True, help="a folder with two pipes")
+    parser.add_argument("trainings", nargs="+", help="batch,width,warm,block,blocks")
     args = parser.parse_args()
     torch.manual_seed(1)
     torch.set_num_threads(args.threads)
     device = torch.device(args.device)
+    turns = Turns(args.turns)
     for training in args.trainings:
-        batch, width, first, last = (int(each) for each in training.split(","))
-        data = Clothes(batch * last)
+        turns.take()
+        batch, width, warm, block, blocks = (int(each) for each in training.split(","))
+        data = Clothes(batch * (warm + block * blocks))
         loader = DataLoader(data, batch_size=batch, shuffle=True, num_workers=args.workers)
-        model = Net(width).to(device)
+        model = make_net(width).to(device)
         optimizer = getattr(torch.optim, args.optimizer)(model.parameters(), lr=0.01)
-        seconds = train(model, device, loader, optimizer, first, last)
-        print(json.dumps({"ms_per_step": 1000 * seconds, "steps": last - first}), flush=True)
+        train(model, device, loader, optimizer, warm, block, turns)
+    turns.end()
 
 
 if __name__ == "__main__":
