@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import resource
 import shutil
@@ -76,15 +77,22 @@ def time_once(words: Sequence[str], out: Path) -> tuple[float, float]:
     return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
+def turned(names: list[str], number: int) -> list[str]:
+    """Return the names with another one first in every round: who is before whom may matter."""
+    at = number % len(names)
+    return [*names[at:], *names[:at]]
+
+
 def measure(folder: Path, name: str, count: int, rounds: int) -> dict[str, Any]:
     """Time all commands in turn on one set of files."""
     source, out = folder / name, folder / "out"
     make_files(source, count, SIZES[name])
+    os.sync()  # Nothing of this is left to be written while others are timed.
     asked = commands(source, out)
     found: dict[str, list[tuple[float, float]]] = {each: [] for each in asked}
     for number in range(rounds + 1):
-        for each, words in asked.items():
-            taken = time_once(words, out)
+        for each in turned(list(asked), number):
+            taken = time_once(asked[each], out)
             if number:  # The first round fills the page cache.
                 found[each].append(taken)
     shutil.rmtree(source)
@@ -203,10 +211,10 @@ def render_page(results: dict[str, Any]) -> str:
 def main() -> None:
     """Measure, and write the results beside this file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--huge", type=int, default=40, help="files of 12 MB")
-    parser.add_argument("--large", type=int, default=5000, help="files of 106 kB")
-    parser.add_argument("--small", type=int, default=50_000, help="files of 8 kB")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--huge", type=int, default=120, help="files of 12 MB")
+    parser.add_argument("--large", type=int, default=15_000, help="files of 106 kB")
+    parser.add_argument("--small", type=int, default=150_000, help="files of 8 kB")
     parser.add_argument("--names", type=int, default=NAMES, help="names without files")
     parser.add_argument("--memory-only", action="store_true", help="print the memory as JSON")
     parser.add_argument("--folder", type=Path, help="where the files are made (default: TMPDIR)")

@@ -14,7 +14,7 @@ from stoker.data.block import Block
 from stoker.data.formats import Writer
 from stoker.data.formats.tar import BLOCK, TarWriter
 from stoker.data.packing.fill import SPARE, SampleFiller
-from stoker.data.packing.reading import Read, read_ahead
+from stoker.data.packing.reading import TASK_BYTES, Read, read_ahead
 from stoker.data.sample import Sample
 
 intake: ModuleType | None
@@ -23,8 +23,6 @@ try:
 except ImportError:  # It was not compiled on this machine.
     intake = None
 
-# What one task may hold in memory; larger files are left to Python.
-TASK_BYTES = 4 << 20
 MAX_SAMPLES = 512
 
 

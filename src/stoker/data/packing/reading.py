@@ -16,8 +16,8 @@ from stoker.data.checksum import crc32
 from stoker.data.sample import CHUNK, Content, File, Sample
 from stoker.errors import DataError, FileError
 
-# What one task may hold in memory. Larger parts are streamed by the writer.
-TASK_BYTES = 8 << 20
+# What one task may hold in memory. Larger parts are streamed, in pieces that stay in the caches.
+TASK_BYTES = 2 << 20
 MAX_TASK_SAMPLES = 256
 # Samples that take longer, or are larger, are read by threads.
 SLOW_S, SMALL = 150e-6, 32 << 10
