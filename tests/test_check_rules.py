@@ -174,6 +174,7 @@ CASES = [
     Case("ST108", job("-c=2"), job("-c 2"), fixed=True),
     Case("ST108", job("--nodes"), job("--account=")),
     Case("ST109", job().replace("01:00:00", "24:00  # 24 hours"), job().replace("01:00:00", "24:00")),
+    Case("ST109", job().replace("01:00:00", "2:00"), job().replace("01:00:00", "2:00  # two minutes")),
     Case("ST109", job().replace("01:00:00", "soon"), job().replace("01:00:00", "HH:MM:SS")),
     Case("ST110", job("--mem=1.5G"), job("--mem=1536M"), fixed=True),
     Case("ST112", job("\u2013\u2013nodes=2"), job("--mem=1G # \u2013mem is better"), fixed=True),

@@ -9,9 +9,11 @@ from stoker.check.batch import BatchScript, Directive, Edit
 from stoker.check.findings import Hit, Subject, rule
 from stoker.check.options import TEXT_OPTIONS, VALUED
 from stoker.errors import UsageError
-from stoker.units import parse_slurm_mem, parse_slurm_time, parse_time, render_time
+from stoker.units import parse_slurm_mem, parse_slurm_time, parse_time, plural, render_time
 
 _UNLIMITED = ("unlimited", "infinite")
+# So few minutes that hours may be meant.
+_SHORT = r"0?[1-4]:00"
 # A job that really wants less memory than this is not a training job.
 SMALL_MEM_MIB = 100
 _COUNTS = {
@@ -84,15 +86,24 @@ def bad_time(subject: Subject) -> Iterator[Hit]:
         if parse_slurm_time(value) is None:
             yield _not_a_time(script, name, value)
         comment = script.lines[line - 1].partition("#SBATCH")[2].partition("#")[2]
+        minutes = value.split(":")[0]
         if re.fullmatch(r"\d+(:\d\d)?", value) and re.search(
             r"\b\d+ ?-?(hours?|hrs?|h)\b", comment
         ):
             yield Hit(
                 line,
-                f"--{name}={value} is {value.split(':')[0]} minutes",
+                f"--{name}={value} is {minutes} minutes",
                 "one number is minutes and two are MM:SS; the comment beside it says hours",
-                f"--{name}={value.split(':')[0]}:00:00",
+                f"--{name}={minutes}:00:00",
                 severity="warning",
+            )
+        elif re.fullmatch(_SHORT, value) and not re.search(r"\bmin", comment):
+            yield Hit(
+                line,
+                f"--{name}={value} is {plural(int(minutes), 'minute')}",
+                "two numbers are MM:SS, and few jobs are done that soon",
+                f"--{name}={minutes}:00:00, if hours are meant",
+                severity="advice",
             )
 
 
