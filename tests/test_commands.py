@@ -277,6 +277,17 @@ def test_without_a_cluster_the_plan_is_for_this_machine(stoker: Stoker) -> None:
     )
 
 
+@pytest.mark.parametrize("words", [("--cluster", "lumi"), ("--cluster=lumi",)])
+def test_a_cluster_that_was_named_too_late_is_told(
+    stoker: Stoker, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    sbatch = tmp_path / "sbatch"
+    sbatch.touch(0o755)
+    done = stoker("plan", "train.py", *words, PATH=str(tmp_path))
+    assert done.returncode == 2
+    assert "no cluster was named before the script" in done.stderr
+
+
 def test_help_is_on_stdout_and_names_every_verb(stoker: Stoker) -> None:
     done = stoker("--help")
     assert done.stdout == render_usage()

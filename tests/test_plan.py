@@ -365,6 +365,24 @@ def test_processes_that_a_script_spawns_share_the_cores(tmp_path: Path) -> None:
     assert made.threads == 10
 
 
+@pytest.mark.parametrize(
+    ("text", "words", "notice"),
+    [
+        ("get_ipython().system('pip install x')\n", (), "train.py:1 calls `get_ipython`"),
+        ("import torch\n", ("--gpus=2", "--cluster", "lumi"), "--cluster and --gpus went to the script"),
+        ("add('--gpus')\n", ("--gpus", "2"), None),
+        ("import torch\n", ("--epochs", "2"), None),
+    ],
+)  # fmt: skip
+def test_words_and_lines_that_are_meant_for_others_are_noticed(
+    text: str, words: tuple[str, ...], notice: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    plan = make_plan(Spec((str(path), *words)), load_cluster("local"))
+    assert [each.what for each in plan.notices] == ([notice] if notice else [])
+
+
 def test_threads_are_what_the_loader_workers_leave(tmp_path: Path) -> None:
     loader = "from torch.utils.data import DataLoader\nDataLoader(d, num_workers={})\n"
     for workers, threads in (("8", 2), ("0", 10), ("n", 1), ("16", 1)):

@@ -304,6 +304,7 @@ def read_cluster(args: argparse.Namespace, layers: Sequence[Layer]) -> Cluster:
     name: Any = args.cluster
     if name is None:
         if shutil.which("sbatch"):
+            refuse_late_cluster(args.command)
             raise UsageError(
                 "no cluster was named",
                 why="this machine has Slurm, but which cluster it is cannot be told",
@@ -312,6 +313,16 @@ def read_cluster(args: argparse.Namespace, layers: Sequence[Layer]) -> Cluster:
             )
         name = "local"
     return load_overridden(name, args.set, layers)
+
+
+def refuse_late_cluster(command: Sequence[str]) -> None:
+    """Raise UsageError if the cluster was named where the script's own words are."""
+    if any(word.partition("=")[0] == "--cluster" for word in command):
+        raise UsageError(
+            "no cluster was named before the script",
+            why="everything after the script's name belongs to it, so --cluster went there",
+            fix="stoker plan --cluster NAME … train.py",
+        )
 
 
 def load_overridden(name: str, overrides: Sequence[str], layers: Sequence[Layer]) -> Cluster:

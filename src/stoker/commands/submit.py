@@ -16,6 +16,7 @@ from stoker.commands.arguments import (
     read_arguments,
     read_layers,
     read_spec,
+    refuse_late_cluster,
 )
 from stoker.commands.parser import Parser, add_json, typed
 from stoker.engine.command import refuse_script
@@ -112,6 +113,7 @@ def _cluster(args: argparse.Namespace, layers: Sequence[Layer]) -> Cluster:
         return cluster
     name = cluster_name() or "unknown"
     if fold(name) not in names(layers):
+        refuse_late_cluster(args.command)
         raise UsageError(
             "no cluster was named",
             why=f"Slurm calls this one `{name}`, and no profile has that name",

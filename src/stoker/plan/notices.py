@@ -11,6 +11,11 @@ from stoker.plan.spec import Spec
 from stoker.units import plural
 
 ACCOUNT_PLACEHOLDER = "<account>"
+# Options of ours that are easily written after the script, where they are the script's.
+OURS = (
+    "--cluster", "--gpus", "--nodes", "--gpus-per-node", "--gpu", "--cpus-per-task", "--mem",
+    "--time", "--partition", "--account", "--framework",
+)  # fmt: skip
 
 
 def site_notices(cluster: Cluster, shape: Shape) -> Iterable[Notice]:
@@ -64,16 +69,26 @@ def _account_notices(cluster: Cluster, account: str | None) -> list[Notice]:
     ]
 
 
-def _script_notices(spec: Spec, source: Source) -> list[Notice]:
-    if source.was_read or not spec.is_python:
-        return []
-    return [
-        Notice(
+def _script_notices(spec: Spec, source: Source) -> Iterable[Notice]:
+    if spec.is_python and not source.was_read:
+        yield Notice(
             f"`{spec.script}` was not read",
             source.evidence,
             "plan where the script lies, or name --framework yourself",
         )
-    ]
+    if source.asks_notebook:
+        yield Notice(
+            f"{source.asks_notebook} calls `get_ipython`",
+            "only notebooks have it: the job ends there with a NameError",
+            "delete the lines that were `!…` or `%…` in the notebook",
+        )
+    told = {word.partition("=")[0] for word in spec.command[1:]} - source.options
+    if misplaced := [each for each in OURS if each in told]:
+        yield Notice(
+            f"{' and '.join(misplaced)} went to the script",
+            "everything after the script's name belongs to it, and it was not seen to take this",
+            f"put it before the script if it is meant for Stoker: {misplaced[0]} … {spec.script}",
+        )
 
 
 def worker_notices(source: Source, cpus: int) -> list[Notice]:

@@ -96,8 +96,12 @@ class Source:
     stays_on_cpu: str | None = None
     resolves_slurm: bool = False
     uses_data_parallel: str | None = None
+    # Where it calls what only a notebook has.
+    asks_notebook: str | None = None
     spawns: bool = False
     was_read: bool = False
+    # The options that it names, such as `--epochs`.
+    options: frozenset[str] = frozenset()
     # Where a Keras model is compiled and fitted, and whether the script asks for Keras 2.
     keras_fit: str | None = None
     asks_keras_2: bool = False
@@ -116,6 +120,7 @@ class _Seen:
     names_gpu: bool = False
     cpu_trainer: str | None = None
     asks_keras_2: bool = False
+    options: set[str] = field(default_factory=set)
     deepspeed_config: Config | None = None
 
 
@@ -189,8 +194,9 @@ def _look(tree: ast.Module, file: Path, seen: _Seen) -> _Imports:
                 if dotted.endswith("DataLoader"):
                     seen.loader = True
                     seen.workers.append(_workers(node))
-        elif isinstance(node, ast.Constant):
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             seen.asks_keras_2 |= node.value == "TF_USE_LEGACY_KERAS"
+            seen.options |= {node.value} if node.value.startswith("--") else set()
         elif isinstance(node, ast.ClassDef):
             for base in node.bases:
                 dotted = _dotted(base, imports.aliases)
@@ -273,8 +279,10 @@ def _conclude(seen: _Seen) -> Source:
         stays_on_cpu=_stays_on_cpu(seen, framework, library),
         resolves_slurm=any(name.endswith("SlurmClusterResolver") for name in seen.calls),
         uses_data_parallel=seen.calls.get("torch.nn.DataParallel"),
+        asks_notebook=seen.calls.get("get_ipython"),
         spawns=_SPAWN in seen.calls,
         was_read=True,
+        options=frozenset(seen.options),
         keras_fit=_keras_fit(seen),
         asks_keras_2=seen.asks_keras_2 or "tf_keras" in seen.imports,
         horovod_optimizer=any(
