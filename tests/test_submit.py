@@ -89,6 +89,7 @@ def test_nothing_of_a_job_around_it_goes_along(submit: Stoker, tmp_path: Path) -
     [
         ("echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1", "`sbatch` refuses", "Invalid account"),
         ("echo welcome", "sbatch gave no job number", "welcome"),
+        ("echo 'sbatch: fatal: Could not establish a configuration source' >&2; exit 1", "but no cluster", "no slurm.conf"),
         ("echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1", "Slurm does not answer", "Socket timed out"),
     ],
 )  # fmt: skip

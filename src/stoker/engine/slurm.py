@@ -23,6 +23,11 @@ AWAY = re.compile(
 )
 # Here the question may have arrived, and only the answer is lost.
 UNANSWERED = re.compile(r"timed out|zero bytes were transmitted|unexpected message", re.IGNORECASE)
+# Its programs are installed, and nobody has said to them where the cluster is.
+HOMELESS = re.compile(
+    r"configuration source|Unable to process configuration file|Unable to (stat|open) .*slurm\.conf",
+    re.IGNORECASE,
+)
 
 
 def call(
@@ -101,6 +106,12 @@ def _complaint(command: str, text: str) -> str:
 
 
 def _refused(words: Sequence[str], complaint: str) -> SlurmError:
+    if HOMELESS.search(complaint):
+        return SlurmError(
+            "Slurm's programs are here, but no cluster",
+            why="they find no slurm.conf that they can read: not in its place, by $SLURM_CONF or the network",
+            fix="log in to a login node of the cluster; `stoker run` runs it on this machine",
+        )
     return SlurmError(
         f"`{words[0]}` refuses",
         why=complaint,
