@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gzip
 import io
 import json
 import os
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from effort import KEEPS_FIXTURES, examples
 from stoker.data import spill
 from stoker.data.archive import index_archive
 from stoker.data.formats import FORMATS, SUFFIX_OF
-from stoker.data.index import Index
+from stoker.data.index import Index, index_of
 from stoker.data.packing import bulk, reading
 from stoker.data.packing import pack as pack_module
 from stoker.data.packing.journal import NAME as JOURNAL
@@ -245,6 +247,14 @@ def test_tables_of_all_kinds(
     assert "dog" in index.label_names[label] or name == "b.csv"
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+def test_tables_of_windows(encoding: str, source: Path, tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("path,label\nsrc/dogs/0001.jpg,doguillo pequeño\n", encoding)
+    pack(table, tmp_path / "out", SMALL)
+    assert Index.open(tmp_path / "out/index.stoker").label_names == ["doguillo pequeño"]
+
+
 def test_what_is_wrong_with_a_table_is_named_with_its_lines(source: Path, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("path,label\nsrc/cats/0000.jpg,1\nnone.jpg,2\n\nno.jpg,2\n")
     with pytest.raises(DataError) as caught:
@@ -254,6 +264,10 @@ def test_what_is_wrong_with_a_table_is_named_with_its_lines(source: Path, tmp_pa
     with pytest.raises(UsageError, match="has no column `lable`") as wrong:
         pack_order(Order(tmp_path / "t.csv", tmp_path / "out", SMALL, Hints(label_column="lable")))
     assert wrong.value.fix == "`label`"
+    (tmp_path / "t.csv").write_text("path,label\n")
+    with pytest.raises(DataError) as empty:
+        pack(tmp_path / "t.csv", tmp_path / "out", SMALL)
+    assert empty.value.why == "no row of it names a file after the first"
     assert not (tmp_path / "out").exists()
 
 
@@ -317,6 +331,45 @@ def test_archives_and_packed_data_are_sources_too(source: Path, tmp_path: Path) 
     pack(tmp_path / "one", tmp_path / "two", Settings("zip"))
     unpack(tmp_path / "two", tmp_path / "back")
     assert tree(tmp_path / "back") == tree(source)
+
+
+CLASSES = {"cat/1.jpg": 0, "cat/2.jpg": 0, "dog/1.jpg": 1}
+
+
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [
+        (CLASSES, [0, 0, 1]),
+        ({f"./all/{name}": label for name, label in CLASSES.items()}, [0, 0, 1]),
+        ({"cat/1.jpg", "cat/2.jpg"}, [None, None]),
+        ({"train/1.jpg", "test/1.jpg"}, [None, None]),
+        ({"cat/1.jpg", "dog/more/1.jpg"}, [None, None]),
+        ({"cat/1.jpg", "dog/1.jpg", "README"}, [None, None, None]),
+    ],
+)
+@pytest.mark.parametrize("way", ["tar", "tar.gz", "index"])
+def test_folders_in_an_archive_are_classes(
+    tmp_path: Path, names: Collection[str], labels: list[int | None], way: str
+) -> None:
+    path = tar_with(tmp_path / "a.tar", *sorted(names))
+    if way == "tar.gz":
+        data, path = path.read_bytes(), tmp_path / "a.tar.gz"
+        path.write_bytes(gzip.compress(data))
+    if way == "index":
+        index_archive(path)
+        found = path
+    else:
+        found = tmp_path / "out"
+        pack(path, found, Settings())
+    index = Index.open(index_of(found))
+    assert [index.label(at) for at in range(len(index))] == labels
+    assert index.label_names == (["cat", "dog"] if 1 in labels else [])
+
+
+def test_a_label_of_its_own_counts_more_than_its_folder(tmp_path: Path) -> None:
+    path = tar_with(tmp_path / "a.tar", "cat/1.jpg", "dog/1.cls", "dog/1.jpg")
+    pack(path, tmp_path / "out", Settings())
+    assert Index.open(index_of(tmp_path / "out")).label_names == []
 
 
 # -- interrupted -------------------------------------------------------------------------

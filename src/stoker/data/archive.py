@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from stoker.data import spill
 from stoker.data.checksum import crc32
+from stoker.data.classes import FILE_ARCHIVES, class_of, classes_of
 from stoker.data.formats import (
     FORMATS,
     SUFFIXES,
@@ -24,11 +25,9 @@ from stoker.data.formats import (
 from stoker.data.index import Index, IndexWriter, Part, Shard, index_of
 from stoker.data.packing.journal import refuse_interrupted
 from stoker.data.packing.reading import stream
-from stoker.data.sample import File, first_repeated, join_name
+from stoker.data.sample import LABEL, File, first_repeated, join_name
 from stoker.errors import DataError, FileError
 
-# The part that is a label.
-LABEL = "cls"
 # A row: key, number in the archives' order, part, label.
 Row = tuple[str, int, tuple[Any, ...], int | None]
 
@@ -86,8 +85,10 @@ def _write(paths: list[Path], target: Path, checksums: bool) -> int:
     is_scattered = first_repeated(lambda: _runs(_rows(paths, False))) is not None
     if is_scattered:
         grouped = _gathered(grouped)
+    members = chain.from_iterable(scan(each) for each in paths)
+    classes = classes_of(members) if kinds <= set(FILE_ARCHIVES) else []
     with closing(IndexWriter(target.parent, checksums=known)) as index:
-        _collect(index, grouped, paths)
+        _collect(index, grouped, paths, classes)
         _refuse_changed(paths, before)
         container = kinds.pop() if len(kinds) == 1 else "mixed"
         assert container in (*FORMATS, "mixed")
@@ -98,7 +99,7 @@ def _write(paths: list[Path], target: Path, checksums: bool) -> int:
         }
         if arrays := _arrays(paths):
             facts["arrays"] = arrays
-        index.finish(target, before, **facts)
+        index.finish(target, before, classes, **facts)
     return index.samples
 
 
@@ -112,11 +113,15 @@ def _arrays(paths: list[Path]) -> dict[str, Any]:
     }
 
 
-def _collect(index: IndexWriter, rows: Iterator[Row], paths: list[Path]) -> None:
+def _collect(
+    index: IndexWriter, rows: Iterator[Row], paths: list[Path], classes: list[str]
+) -> None:
+    labels = {name: at for at, name in enumerate(classes)}
     for key, group in groupby(rows, key=itemgetter(0)):
         members = list(group)
         _refuse_twice(key, members)
-        label = next((each[3] for each in members if each[3] is not None), None)
+        own = (each[3] for each in members if each[3] is not None)
+        label = next(own, labels.get(class_of(key)))
         index.add(key, [Part(*each[2]) for each in members], label)
     if not index.samples:
         raise FileError(

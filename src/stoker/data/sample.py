@@ -9,6 +9,8 @@ from typing import IO, NamedTuple, Protocol
 from stoker.data.checksum import crc32
 
 CHUNK = 1 << 20
+# The part that holds the number of a class, as WebDataset wants it.
+LABEL = "cls"
 
 
 class File(NamedTuple):

@@ -32,6 +32,7 @@ from stoker.data.pictures.decode import (
     library,
 )
 from stoker.data.pictures.picture import read_cropped
+from stoker.data.sample import LABEL
 from stoker.errors import DataError, FileError, StokerError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from stoker.data.loading.slots import Rooms
     from stoker.data.loading.stream import Stream
 
-# The part that is a label, as WebDataset has it.
-LABEL = "cls"
 # True or "rgb", "gray", "cuda", False, or decoders by extension.
 Decode = bool | str | Mapping[str, Decoder]
 

@@ -12,12 +12,10 @@ from stoker.data.checksum import crc32
 from stoker.data.formats import OWN_LABELS, Place, Writer
 from stoker.data.npy import npy_head
 from stoker.data.packing.reading import Read
-from stoker.data.sample import CHUNK, Content
+from stoker.data.sample import CHUNK, LABEL, Content
 from stoker.data.sources.arrays import Rows
 from stoker.errors import DataError
 
-# The part that holds the number of a class, as WebDataset wants it.
-LABEL_PART = "cls"
 # The labels of all samples of an archive, where these are one array.
 LABELS = "labels.npy"
 # What a container needs for each part besides its bytes: as much as a tar does.
@@ -76,7 +74,7 @@ class SampleFiller:
             told = [(each[0], each[2], each[5]) for each in parts if not each[4]]
             found = [(each.extension, each.size, each.mtime_ns) for each in read.contents]
             # A part may have told the label.
-            has_part = any(each[0] == LABEL_PART and not each[4] for each in parts)
+            has_part = any(each[0] == LABEL and not each[4] for each in parts)
             if told != found or (read.sample.label != label and not has_part):
                 return False
         return True
@@ -143,7 +141,7 @@ class SampleFiller:
     def _with_label(self, read: Read) -> tuple[tuple[Content, ...], int | None]:
         """Return the parts, with one for the label where WebDataset would look for it."""
         contents, label = read.contents, read.sample.label
-        own = next((each for each in contents if each.extension == LABEL_PART), None)
+        own = next((each for each in contents if each.extension == LABEL), None)
         if own is not None:
             text = b"".join(own.chunks()).strip() if own.size < 12 else b""
             if label is None and text.isdigit() and int(text) < LABEL_LIMIT:
@@ -151,7 +149,7 @@ class SampleFiller:
         elif label is not None and self._has_label_part:
             text = b"%d" % label
             when = contents[0].mtime_ns if contents else 0
-            made = Content(LABEL_PART, len(text), text, None, when, True, crc32(text))
+            made = Content(LABEL, len(text), text, None, when, True, crc32(text))
             contents = (*contents, made)
         return contents, label
 

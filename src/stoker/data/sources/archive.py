@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
+from stoker.data.classes import class_of
 from stoker.data.formats import damaged, scan
 from stoker.data.index import Index, Part
 from stoker.data.npy import npy_head
@@ -24,14 +25,14 @@ class ArchiveSource:
 
     def samples(self) -> Iterator[Sample]:
         """Yield every sample; neighbours with one key are one sample."""
-        path = str(self.path)
+        path, labels = str(self.path), {name: at for at, name in enumerate(self.label_names)}
         for key, group in groupby(scan(self.path), key=lambda each: each.key):
             members = list(group)
             files = tuple(
                 File(each.extension, path, each.offset, each.size, each.packed, each.crc)
                 for each in members
             )
-            yield Sample(key, files, members[0].label)
+            yield Sample(key, files, labels.get(class_of(key), members[0].label))
 
 
 class PackedSource:

@@ -17,7 +17,8 @@ from math import inf
 from pathlib import Path
 from typing import IO, cast
 
-from stoker.data.formats import COMPRESSED, damaged
+from stoker.data.classes import class_of
+from stoker.data.formats import COMPRESSED, Member, damaged
 from stoker.data.formats.tar import members
 from stoker.data.sample import CHUNK, Content, File, Held, Sample
 from stoker.errors import FileError, StokerError
@@ -38,8 +39,9 @@ class CompressedSource:
 
     def samples(self) -> Iterator[Sample]:
         """Yield every sample; neighbours with one key are one sample."""
+        labels = {name: at for at, name in enumerate(self.label_names)}
         for key, group in groupby(self._files(), key=lambda each: each[0]):
-            yield Sample(key, tuple(file for _, file in group))
+            yield Sample(key, tuple(file for _, file in group), labels.get(class_of(key)))
 
     def _files(self) -> Iterator[tuple[str, File]]:
         keeper = _Keeper(self.path)
@@ -54,6 +56,12 @@ class CompressedSource:
             # To the end: there the checksum is.
             while stream.read(CHUNK):
                 pass
+
+
+def names_in(path: Path) -> Iterator[Member]:
+    """Yield the files of a compressed tar without their bytes."""
+    with _opened(path) as stream:
+        yield from members(path, stream, inf)
 
 
 class _Kept:

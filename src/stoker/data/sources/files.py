@@ -12,11 +12,6 @@ from stoker.data import spill
 from stoker.data.sample import File, Sample, split_name
 from stoker.errors import DataError
 
-# Top folders of these names are parts of a data set, not classes of it.
-NO_CLASSES = {"train", "training", "val", "valid", "validation", "dev", "test", "images", "labels",
-              "masks", "annotations", "data"}  # fmt: skip
-# So many entries of a folder are looked at to see whether it is a class.
-LOOKED_AT = 100
 # So many missing files are named, the others counted.
 MAX_NAMED = 5
 
@@ -93,23 +88,6 @@ def _groups(marked: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
         names.append(each.replace("\0", ".", 1))
     if names:
         yield last, names
-
-
-def find_classes(root: Path) -> list[str]:
-    """Return the names of the classes, if the folder has nothing but one folder for each."""
-    names = []
-    with os.scandir(root) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            if not entry.is_dir() or entry.name.lower() in NO_CLASSES:
-                return []
-            names.append(entry.name)
-    for name in names:
-        with os.scandir(root / name) as entries:
-            if any(entry.is_dir() for entry, _ in zip(entries, range(LOOKED_AT), strict=False)):
-                return []
-    return sorted(names) if len(names) > 1 else []
 
 
 @dataclass

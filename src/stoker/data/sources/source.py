@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from stoker.data.formats import COMPRESSED, SUFFIXES, format_of
+from stoker.data.classes import FILE_ARCHIVES, classes_of, find_classes
+from stoker.data.formats import COMPRESSED, SUFFIXES, format_of, scan
 from stoker.data.index import INDEX_NAME, index_of
 from stoker.data.packing.journal import refuse_interrupted
 from stoker.data.sample import Sample
 from stoker.data.sources.archive import ArchiveSource, PackedSource
 from stoker.data.sources.arrays import Held, PackedRows, Rows, find_arrays, is_array
-from stoker.data.sources.files import FolderSource, ListSource, find_classes
+from stoker.data.sources.files import FolderSource, ListSource
 from stoker.data.sources.table import TABLES, TableSource
 from stoker.errors import FileError, UsageError
 
@@ -101,9 +102,11 @@ def _find_file(path: Path, hints: Hints) -> Source | Rows | None:
     kind = format_of(path)
     if kind == "compressed":
         # Few sources are: what only this needs takes time to import.
-        from stoker.data.sources.compressed import CompressedSource
+        from stoker.data.sources.compressed import CompressedSource, names_in
 
-        return CompressedSource(path)
+        return CompressedSource(path, classes_of(names_in(path)))
+    if kind in FILE_ARCHIVES:
+        return ArchiveSource(path, classes_of(scan(path)))
     return ArchiveSource(path) if kind else None
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import os
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from stoker.data.sample import Sample
 from stoker.data.sources.files import grouped, refuse_missing
@@ -36,8 +37,14 @@ class TableSource:
         self.path, self.may_repeat, self.skipped = path, True, 0
         self.is_files = True
         self._columns = self._find_columns(path_column, label_column)
-        labels = {label for _, _, label in self._checked()}
-        labels.discard("")
+        found = {label for _, _, label in self._checked()}
+        if not found:
+            raise DataError(
+                f"`{path}` has no samples",
+                why="no row of it names a file" + " after the first" * self._columns.has_head,
+                fix="one path in each row",
+            )
+        labels = found - {""}
         self._is_number = all(_is_label(each) for each in labels)
         self.label_names = [] if self._is_number else sorted(labels)
 
@@ -79,10 +86,10 @@ class TableSource:
         for line, row in self._lines(1 if has_head else 0):
             if len(row) > path and (name := row[path].strip()):
                 found = row[label].strip() if label is not None and len(row) > label else ""
-                yield line, name, found
+                yield line, name, _readable(found)
 
     def _lines(self, start: int, stop: int | None = None) -> Iterator[tuple[int, list[str]]]:
-        with self.path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        with self._open() as file:
             rows = csv.reader(file, delimiter=self._delimiter())
             try:
                 for row in islice(rows, start, stop):
@@ -94,9 +101,18 @@ class TableSource:
                     fix="mend the line: a quote may be missing",
                 ) from None
 
+    def _open(self) -> IO[str]:
+        """Open it as text; tables of Windows may be UTF-16, and say so with their first bytes."""
+        with self.path.open("rb") as file:
+            is_wide = file.read(2) in (BOM_UTF16_LE, BOM_UTF16_BE)
+        if is_wide:
+            return self.path.open(encoding="utf-16", errors="replace", newline="")
+        # Names of files are bytes, whatever they mean to others.
+        return self.path.open(encoding="utf-8-sig", errors="surrogateescape", newline="")
+
     def _delimiter(self) -> str:
         """Return the sign that stands most often in the first line."""
-        with self.path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        with self._open() as file:
             line = file.readline(1 << 16)
         return max(TABLES[self.path.suffix.lower()], key=line.count)
 
@@ -150,6 +166,19 @@ class TableSource:
 
     def _is_file(self, name: str) -> bool:
         return bool(name) and "\0" not in name and os.path.isfile(self._place(name))  # noqa: PTH113
+
+
+def _readable(label: str) -> str:
+    """Return a label that is not UTF-8 as what it most often is instead.
+
+    >>> _readable(b"caf\xe9".decode("utf-8", "surrogateescape"))
+    'café'
+    """
+    try:
+        label.encode()
+    except UnicodeEncodeError:
+        return label.encode("utf-8", "surrogateescape").decode("cp1252", "replace")
+    return label
 
 
 def _named(head: Sequence[str], wanted: Sequence[str]) -> int | None:
