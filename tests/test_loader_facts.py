@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stoker.watch.inside.pytorch import _root
+import pytest
+
+from stoker.watch.inside.loader_facts import find_root
 
 
 class Folder:
@@ -29,17 +31,59 @@ class Odd:
         raise RuntimeError("asked")
 
 
-def test_a_folder_is_known_by_its_whole_path(tmp_path: Path) -> None:
-    assert _root(Folder(tmp_path)) == str(tmp_path)
-    assert _root(Folder("images")) == str(Path("images").absolute())
+class Own:
+    """As people write them."""
+
+    def __init__(self, **attributes: object) -> None:
+        vars(self).update(attributes)
 
 
-def test_a_part_is_of_the_same_folder() -> None:
-    assert _root(Part(Part(Folder("/data")))) == "/data"
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("cat/1.jpg", "cat/2.jpg", "dog/1.jpg"):
+        path = tmp_path / "images" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "images"
+
+
+def test_a_folder_is_known_by_its_whole_path(folder: Path) -> None:
+    for given in (folder, "images", "images/"):
+        assert find_root(Folder(given)) == str(folder)
+    assert find_root(Own(transform=None, img_dir="images")) == str(folder)
+
+
+def test_a_part_is_of_the_same_folder(folder: Path) -> None:
+    assert find_root(Part(Part(Folder("images")))) == str(folder)
+
+
+def test_files_are_in_the_folder_that_they_share(folder: Path) -> None:
+    files = sorted(folder.glob("*/*.jpg"))
+    assert find_root(Own(paths=files)) == str(folder)
+    assert find_root(Own(samples=[(str(each), 1) for each in files])) == str(folder)
+    assert find_root(Own(files=files[:2])) == str(folder / "cat")
 
 
 def test_others_have_no_folder() -> None:
     endless = Part(None)
     endless.dataset = endless
-    for dataset in (None, 3, object(), Odd(), Folder(None), Folder(7), endless):
-        assert _root(dataset) is None
+    odd = (
+        Own(paths=[]),
+        Own(paths=[7]),
+        Own(paths=[()]),
+        Own(samples=[(1, 2)]),
+        Own(path="no\0ne"),
+    )
+    for dataset in (
+        None,
+        3,
+        object(),
+        Odd(),
+        Folder(None),
+        Folder(7),
+        Folder("none"),
+        endless,
+        *odd,
+    ):
+        assert find_root(dataset) is None

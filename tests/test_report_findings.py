@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from stoker.advise.finding import Finding, Gain, Waste
@@ -29,7 +31,7 @@ WASTE = finding("problem", "cpus", waste=Waste("14 of 16 CPUs", 0.6))
 
 def test_the_most_to_win_comes_first_and_information_last() -> None:
     rules = [lambda _, each=each: each for each in (NOTE, SMALL, SLOW, None, WASTE)]
-    summary: Summary = None  # type: ignore[assignment]
+    summary = Summary(Path("run"), {}, "ended", 1.0, (), ())
     assert find(summary, rules) == [WASTE, SLOW, SMALL, NOTE]
 
 

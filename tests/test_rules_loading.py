@@ -130,6 +130,13 @@ def top(case: Case, path: Path) -> Finding:
 
 # -- each cause ----------------------------------------------------------------------
 
+
+def test_a_gain_is_less_sure_while_others_have_the_cores(tmp_path: Path) -> None:
+    case = Case(cores=16, cores_machine=16)
+    assert top(case, tmp_path / "alone").confidence == "high"
+    assert top(case._replace(machine_pct=95.0), tmp_path / "beside").confidence == "medium"
+
+
 CROWDED = Case(workers=16, cores=10, busy=9.8, core=900, queue=600)
 SLOW_LINE = [LOOP, ["train.py", "grey", 12, 30.0, 30.0, "data"], [*DECODE, "data"]]
 PIPELINE = {"stages": ["Batch", "Map", "Range"], "prefetch": False, "batches": 600, "iterators": 1}

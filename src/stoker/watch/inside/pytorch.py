@@ -7,11 +7,11 @@ so that they are saved, copied and scripted as without us; compiled code is left
 
 from __future__ import annotations
 
-import os
 import sys
 from _thread import get_ident
 
 from .hooks import dressed, drop_frame, never, phase, spanning, stepping
+from .loader_facts import loader_facts
 from .loading import Loading
 from .models import Models
 from .timeline import COMM, FORWARD, H2D, OPEN, OPTIMIZER
@@ -125,7 +125,7 @@ class PyTorch:
         """Note how the loader is set up."""
         try:
             loaders = self.watched.facts.setdefault("loaders", {})
-            facts = _loader_facts(loader)
+            facts = loader_facts(loader)
             # Many loops make a new, equal loader for each epoch.
             key = "-".join(str(value) for value in facts.values())
             if key in loaders:
@@ -351,31 +351,3 @@ class Cuda:
         if stream is None:
             stream = self._streams[key] = self._torch.cuda.current_stream()
         event.record(stream)
-
-
-def _loader_facts(loader: Any) -> dict[str, object]:
-    names = ("batch_size", "num_workers", "pin_memory", "prefetch_factor", "persistent_workers")
-    facts: dict[str, object] = {name: getattr(loader, name, None) for name in names}
-    # Accelerate, and with it the Trainer of Hugging Face, gives the loader a sampler of batches.
-    facts["batch_size"] = facts["batch_size"] or getattr(loader.batch_sampler, "batch_size", None)
-    facts["dataset"] = type(loader.dataset).__name__
-    facts["root"] = _root(loader.dataset)
-    # Workers would each read the whole of such a dataset, unless it shares itself out.
-    facts["is_iterable"] = getattr(loader, "_dataset_kind", 0) == 1
-    try:
-        facts["batches"] = len(loader)
-    except TypeError:
-        facts["batches"] = None
-    return facts
-
-
-def _root(dataset: Any) -> str | None:
-    """Return the folder that a dataset reads, where it says so as those of torchvision do."""
-    # A Subset holds the dataset that it is a part of. What is a property may do anything.
-    for _ in range(4):
-        held = getattr(dataset, "__dict__", {})
-        root = held.get("root")
-        if isinstance(root, (str, os.PathLike)):
-            return os.path.abspath(os.fsdecode(root))
-        dataset = held.get("dataset")
-    return None
