@@ -64,8 +64,23 @@ class Group:
                 why="a rank that has failed, or does other work than the rest, is never there",
                 fix="look at the end of its output; every rank must call barrier() equally often",
             ) from None
+        self._leave(key)
+
+    def _leave(self, key: str) -> None:
+        """Go on after a barrier, rank 0 as the last: the store ends with it."""
+        size, rank = self._place.world_size, self._place.rank
         # Everybody has left the one before the last.
-        self._store.delete_key(f"barrier/{self._barriers - 2}/{rank}")
+        before = f"barrier/{self._barriers - 2}"
+        with suppress(Exception):  # all were there; whether they still are is the next one's matter
+            self._store.delete_key(f"{before}/{rank}")
+            if rank:
+                if self._store.add(f"{key}/left", 1) == size - 1:
+                    self._store.set(f"{key}/gone", "")
+                return
+            for each in (before, f"{before}/all", f"{before}/left", f"{before}/gone"):
+                self._store.delete_key(each)
+            if size > 1:
+                self._store.wait([f"{key}/gone"], timedelta(seconds=TELL_S))
 
     def agree_to_stop(self, is_told: bool, asker: str) -> bool:
         """Say whether all ranks stop at this call of this asker, a place in the script."""

@@ -1,0 +1,106 @@
+"""The barrier of a group, in a store that ends with rank 0, as a real one does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+
+from stoker.engine.group import Group, GroupError
+from stoker.engine.place import Place
+
+# As long as a slow rank takes over whatever it does with the store.
+SLOW_S = 0.05
+
+
+class Store:
+    """A store in memory; whoever asks it after its end is refused."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.changed = threading.Condition()
+        self.ended = threading.Event()
+
+    def set(self, key: str, value: str) -> None:
+        with self.changed:
+            self._refuse_late()
+            self.values[key] = value
+            self.changed.notify_all()
+
+    def add(self, key: str, more: int) -> int:
+        with self.changed:
+            self._refuse_late()
+            self.values[key] = str(int(self.values.get(key, "0")) + more)
+            return int(self.values[key])
+
+    def check(self, keys: Sequence[str]) -> bool:
+        with self.changed:
+            self._refuse_late()
+            return all(key in self.values for key in keys)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta) -> None:
+        with self.changed:
+            if not self.changed.wait_for(
+                lambda: all(key in self.values for key in keys), timeout.total_seconds()
+            ):
+                raise TimeoutError
+
+    def delete_key(self, key: str) -> None:
+        with self.changed:
+            self._refuse_late()
+            self.values.pop(key, None)
+
+    def _refuse_late(self) -> None:
+        if self.ended.is_set():
+            raise ConnectionResetError("rank 0 is gone")
+
+
+class Slow(Store):
+    """The same store, for a rank that is slow after each wait."""
+
+    def __init__(self, store: Store) -> None:
+        self.values, self.changed, self.ended = store.values, store.changed, store.ended
+
+    def wait(self, keys: Sequence[str], timeout: timedelta) -> None:
+        super().wait(keys, timeout)
+        self.ended.wait(SLOW_S)
+
+
+def group(store: Store, rank: int, size: int) -> Group:
+    return Group(store, Place(rank, size))
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("barriers", [1, 3])
+def test_rank_0_leaves_a_barrier_last_as_the_store_ends_with_it(size: int, barriers: int) -> None:
+    store = Store()
+
+    def run(rank: int) -> None:
+        mine = group(Slow(store) if rank else store, rank, size)
+        for _ in range(barriers):
+            mine.barrier(10)
+        if rank == 0:
+            store.ended.set()
+
+    with ThreadPoolExecutor(size) as pool:
+        for done in [pool.submit(run, rank) for rank in range(size)]:
+            done.result()
+
+
+def test_a_barrier_leaves_little_behind() -> None:
+    store = Store()
+    with ThreadPoolExecutor(2) as pool:
+        groups = [group(store, rank, 2) for rank in range(2)]
+        sizes = []
+        for _ in range(20):
+            list(pool.map(lambda each: each.barrier(10), groups))
+            sizes.append(len(store.values))
+    assert sizes[-1] == sizes[3]
+
+
+def test_who_does_not_come_is_named() -> None:
+    with pytest.raises(GroupError, match="rank 1 of 2 did not reach barrier 1"):
+        group(Store(), 0, 2).barrier(0.01)
