@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import get_ident
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -23,6 +24,8 @@ import pytest
 from patience import patiently
 from stoker.watch.folder import RunFolder
 from stoker.watch.inside.graph_meter import Meter
+from stoker.watch.inside.tensorflow import TensorFlow, Traced
+from stoker.watch.inside.timeline import GRAPH, OTHER, Timeline
 from stoker.watch.summary import Rank, Split, read_summary
 
 ROOT = Path(__file__).parent.parent
@@ -205,6 +208,31 @@ def test_clocks_that_run_elsewhere_are_given_up_with_a_note() -> None:
     assert [call(graph, meter, 0.1) for _ in range(5)] == [0.0] * 5
     (note,) = meter.watched.notes
     assert "a part of `graph`" in note
+
+
+# -- what a function does, without TensorFlow -----------------------------------------------
+
+
+def test_a_gradient_is_noted_while_a_function_is_traced_in_whatever_phase() -> None:
+    class Tape:
+        def gradient(self, loss: float) -> float:
+            return 2 * loss
+
+    timeline = Timeline(get_ident())
+    stand_in: Any = SimpleNamespace(
+        executing_eagerly=lambda: False,
+        config=SimpleNamespace(functions_run_eagerly=lambda: False),
+        GradientTape=Tape,
+    )
+    watched: Any = SimpleNamespace(timeline=timeline)
+    hooks = TensorFlow(watched, stand_in)
+    hooks._watch_gradient()
+    for phase in (OTHER, GRAPH):
+        timeline.switch(phase)
+        hooks.tracing = Traced()
+        assert Tape().gradient(3.0) == 6.0
+        assert hooks.tracing.has_gradient
+        assert timeline.current == phase
 
 
 # -- loops written by hand ------------------------------------------------------------------
