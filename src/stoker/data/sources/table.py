@@ -171,7 +171,7 @@ class TableSource:
 def _readable(label: str) -> str:
     """Return a label that is not UTF-8 as what it most often is instead.
 
-    >>> _readable(b"caf\xe9".decode("utf-8", "surrogateescape"))
+    >>> _readable(b"caf\\xe9".decode("utf-8", "surrogateescape"))
     'café'
     """
     try:
