@@ -137,6 +137,13 @@ class PlayedGpu:
         )  # fmt: skip
 
 
+def sideways(samples):
+    """A batch whose numbers do not lie in its own order, and one number for all of it."""
+    values = torch.stack([values for (values,) in samples])
+    pictures = torch.stack([values, -values], 2)
+    return {"text": values.t(), "pictures": pictures.permute(0, 2, 1), "sum": values.sum()}
+
+
 def pinned(path):
     data = stoker.open(path, parts=("raw", "cls"))
     plain = [(a.clone(), b) for a, b in stoker.Loader(data, 4)]
@@ -157,6 +164,14 @@ def pinned(path):
         kept = list(loader)
         assert all(gpu.holds(values) for (values,) in kept)
         assert torch.equal(torch.cat([values for (values,) in kept]), tensors.tensors[0])
+        loader = stoker.Loader(
+            tensors, 5, num_workers=2, workers="processes", pin_memory=True, collate_fn=sideways
+        )
+        for at, batch in enumerate(loader):
+            wanted = sideways([tensors[each] for each in range(5 * at, 5 * at + 5)])
+            for name, values in wanted.items():
+                assert torch.equal(batch[name], values), (name, batch[name])
+                assert gpu.holds(batch[name])
 
 
 def resident(path):

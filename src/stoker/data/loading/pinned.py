@@ -29,15 +29,17 @@ class PinnedPool:
 
 def pinned_view(values: Any) -> Any | None:
     """Return an array as a view of the pinned tensor that it lies in; None if it lies in none."""
-    torch = sys.modules["torch"]
+    torch, numpy = sys.modules["torch"], sys.modules["numpy"]
     base = values
     while not isinstance(base, torch.Tensor):
         base = base.obj if isinstance(base, memoryview) else getattr(base, "base", None)
         if base is None:
             return None
     start = values.ctypes.data - base.data_ptr()
-    kind = torch.from_numpy(values[:0].reshape(-1)).dtype
-    return base[start : start + values.nbytes].view(kind).view(values.shape)
+    kind = torch.from_numpy(numpy.empty(0, values.dtype)).dtype
+    # Its numbers need not lie in the order of its axes: a batch may have been transposed.
+    steps = [each // values.itemsize for each in values.strides]
+    return base[start : start + values.nbytes].view(kind).as_strided(values.shape, steps)
 
 
 def pinned(batch: Any) -> Any:
