@@ -86,6 +86,33 @@ def test_a_child_reads_what_its_parent_had_open(shards: Shards) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
+class Pinned(Pool):
+    """Memory of a GPU that another process has begun to use: CUDA refuses it to a child."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pid = os.getpid()
+
+    def take(self, size: int) -> memoryview:
+        if os.getpid() != self._pid:
+            raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+        return super().take(size)
+
+
+def test_a_child_reads_into_memory_of_its_own(shards: Shards) -> None:
+    shards._pool = Pinned()
+    shards.read(array("Q", [1]))
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            found = shards.read(array("Q", range(COUNT)))
+            status = [bytes(each) for each in found] != [payload(each) for each in range(COUNT)]
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 @pytest.mark.parametrize("is_mapped", [True, False])
 def test_an_archive_that_has_changed_is_refused(tmp_path: Path, is_mapped: bool) -> None:
     pack(tmp_path, [("a", {"bin": b"12345"}, None)])

@@ -116,13 +116,14 @@ class Shards:
     def __init__(self, index: Index, is_mapped: bool | None = None) -> None:
         self.index, self.folder = index, index.path.parent
         self.is_mapped = not is_networked(self.folder) if is_mapped is None else is_mapped
-        self._pool = Pool()
         self._start()
 
     def _start(self) -> None:
         count = len(self.index.shards)
         self._pid = os.getpid()
         self._lock = threading.RLock()
+        # Also of a child's own: CUDA gives it no pinned memory once its parent has used the GPU.
+        self._pool: Any = Pool()
         self._lengths = array("Q", [plain.NONE]) * count
         self._mappings: list[memoryview | None] = [None] * count
         self._table: Any = [None] * count if engine is plain else array("Q", bytes(8 * count))

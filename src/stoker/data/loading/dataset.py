@@ -228,8 +228,7 @@ class Dataset:
 
     def use_memory(self, pool: Any) -> None:
         """Gather batches into memory that this pool gives."""
-        shards: Any = self.shards
-        shards._pool = pool
+        self.shards._pool = pool
 
     @property
     def is_on_device(self) -> bool:
