@@ -271,6 +271,22 @@ def test_what_is_wrong_with_a_table_is_named_with_its_lines(source: Path, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
+def test_one_sample_of_a_table_has_one_label(tmp_path: Path) -> None:
+    for name in ("1.2.840.dcm", "1.2.841.dcm", "a.jpg", "a.json"):
+        (tmp_path / name).write_text(name)
+    table = tmp_path / "t.csv"
+    table.write_text("path,label\na.jpg,ill\na.json,\n1.2.840.dcm,ill\n1.2.841.dcm,well\n")
+    with pytest.raises(DataError) as caught:
+        pack(table, tmp_path / "out", SMALL)
+    assert caught.value.what == "`1.2.840.dcm` and `1.2.841.dcm` have different labels"
+    assert (
+        caught.value.why == "they are parts of one sample, `1`: a key is a name up to its first dot"
+    )
+    assert not (tmp_path / "out").exists()
+    table.write_text("path,label\na.jpg,ill\na.json,\n1.2.840.dcm,well\n1.2.841.dcm,well\n")
+    assert pack(table, tmp_path / "out", SMALL).samples == 2
+
+
 @given(st.text(max_size=200))
 @settings(max_examples=examples(60), suppress_health_check=KEEPS_FIXTURES)
 def test_no_table_and_no_list_ends_in_a_traceback(tmp_path: Path, text: str) -> None:

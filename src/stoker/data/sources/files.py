@@ -152,8 +152,19 @@ def grouped(rows: Iterable[tuple[str, str, int | None]]) -> Iterator[Sample]:
     for name, group in groupby(rows, key=key):
         members = list(group)
         files = tuple(File(split_name(each)[1], path) for each, path, _ in members)
-        label = next((label for _, _, label in members if label is not None), None)
-        yield Sample(name, files, label)
+        labelled = [(each, label) for each, _, label in members if label is not None]
+        _refuse_two_labels(name, labelled)
+        yield Sample(name, files, labelled[0][1] if labelled else None)
+
+
+def _refuse_two_labels(key: str, labelled: list[tuple[str, int]]) -> None:
+    for name, label in labelled:
+        if label != labelled[0][1]:
+            raise DataError(
+                f"`{labelled[0][0]}` and `{name}` have different labels",
+                why=f"they are parts of one sample, `{key}`: a key is a name up to its first dot",
+                fix="names that differ before their first dot, or the same label for both",
+            )
 
 
 def _inside(name: str) -> str:
