@@ -32,6 +32,7 @@ from stoker.data import spill
 from stoker.data.archive import index_archive
 from stoker.data.formats import FORMATS, SUFFIX_OF
 from stoker.data.index import Index, index_of
+from stoker.data.loading.dataset import open as open_packed
 from stoker.data.packing import bulk, reading
 from stoker.data.packing import pack as pack_module
 from stoker.data.packing.journal import NAME as JOURNAL
@@ -386,6 +387,27 @@ def test_a_label_of_its_own_counts_more_than_its_folder(tmp_path: Path) -> None:
     path = tar_with(tmp_path / "a.tar", "cat/1.jpg", "dog/1.cls", "dog/1.jpg")
     pack(path, tmp_path / "out", Settings())
     assert Index.open(index_of(tmp_path / "out")).label_names == []
+
+
+@pytest.mark.parametrize("container", [*FORMATS, "index"])
+def test_a_label_may_be_negative(tmp_path: Path, container: str) -> None:
+    """As that of samples without a class often is."""
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as file:
+        for name, data in (("0.txt", b"a"), ("0.cls", b"3"), ("1.txt", b"b"), ("1.cls", b"-1\n")):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            file.addfile(info, io.BytesIO(data))
+    found = path
+    if container == "index":
+        index_archive(path)
+    else:
+        found = tmp_path / "out"
+        pack(path, found, Settings(container))
+    index = Index.open(index_of(found))
+    assert [index.label(at) for at in range(2)] == [3, -1]
+    assert list(verify(found)) == []
+    assert list(open_packed(found, parts=("txt", "cls"))) == [("a", 3), ("b", -1)]
 
 
 # -- interrupted -------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from stoker.data.formats import (
 from stoker.data.index import Index, IndexWriter, Part, Shard, index_of
 from stoker.data.packing.journal import refuse_interrupted
 from stoker.data.packing.reading import stream
-from stoker.data.sample import LABEL, File, first_repeated, join_name
+from stoker.data.sample import LABEL, File, first_repeated, join_name, read_label
 from stoker.errors import DataError, FileError
 
 # A row: key, number in the archives' order, part, label.
@@ -166,9 +166,9 @@ def _labelled(path: Path) -> Iterator[Member]:
     with path.open("rb", buffering=0) as file:
         for member in scan(path):
             if member.extension == LABEL and 0 < member.size < 12 and member.packed is None:
-                text = os.pread(file.fileno(), member.size, member.offset).strip()
-                if text.isdigit() and int(text) < 1 << 31:
-                    yield member._replace(label=int(text))
+                label = read_label(os.pread(file.fileno(), member.size, member.offset))
+                if label is not None:
+                    yield member._replace(label=label)
                     continue
             yield member
 

@@ -11,6 +11,8 @@ from stoker.data.checksum import crc32
 CHUNK = 1 << 20
 # The part that holds the number of a class, as WebDataset wants it.
 LABEL = "cls"
+# Labels are nearer to 0 than this.
+LABEL_LIMIT = 1 << 31
 
 
 class File(NamedTuple):
@@ -61,6 +63,16 @@ def split_name(name: str) -> tuple[str, str]:
 def join_name(key: str, extension: str) -> str:
     """Return the name that `split_name` takes apart."""
     return f"{key}.{extension}" if extension else key
+
+
+def read_label(text: bytes) -> int | None:
+    """Return the number in a part `cls`; `None` if it is none. Negative ones stand for no class.
+
+    >>> read_label(b"7\\n"), read_label(b"-1"), read_label(b"cat")
+    (7, -1, None)
+    """
+    digits = text.strip().removeprefix(b"-")
+    return int(text) if digits.isdigit() and int(digits) < LABEL_LIMIT else None
 
 
 def encode(name: str) -> bytes:

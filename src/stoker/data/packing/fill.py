@@ -12,7 +12,7 @@ from stoker.data.checksum import crc32
 from stoker.data.formats import OWN_LABELS, Place, Writer
 from stoker.data.npy import npy_head
 from stoker.data.packing.reading import Read
-from stoker.data.sample import CHUNK, LABEL, Content
+from stoker.data.sample import CHUNK, LABEL, Content, read_label
 from stoker.data.sources.arrays import Rows
 from stoker.errors import DataError
 
@@ -22,7 +22,6 @@ LABELS = "labels.npy"
 BLOCK = 512
 # What it may need besides: the label, and the end of a tar.
 SPARE = 4 * BLOCK
-LABEL_LIMIT = 1 << 31
 
 
 class Filler(Protocol):
@@ -143,9 +142,8 @@ class SampleFiller:
         contents, label = read.contents, read.sample.label
         own = next((each for each in contents if each.extension == LABEL), None)
         if own is not None:
-            text = b"".join(own.chunks()).strip() if own.size < 12 else b""
-            if label is None and text.isdigit() and int(text) < LABEL_LIMIT:
-                label = int(text)
+            if label is None and own.size < 12:
+                label = read_label(b"".join(own.chunks()))
         elif label is not None and self._has_label_part:
             text = b"%d" % label
             when = contents[0].mtime_ns if contents else 0

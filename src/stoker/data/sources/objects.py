@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stoker.data.npy import npy_head
-from stoker.data.sample import Content, Sample
+from stoker.data.sample import LABEL_LIMIT, Content, Sample
 from stoker.data.sources.datasets import LABELS, File, as_file
 from stoker.errors import DataError
 
 KEY = "__key__"
 # What is not of the sample: its key, and where WebDataset found it.
 NO_PARTS = (KEY, "__url__", "__local_path__")
-LABEL_LIMIT = 1 << 31
 # How files of these formats are called; others by the name of the format.
 IMAGE_EXTENSIONS = {"JPEG": "jpg", "TIFF": "tif", "MPO": "jpg"}
 # What no name of a part may have in it.
