@@ -389,6 +389,18 @@ def test_a_label_of_its_own_counts_more_than_its_folder(tmp_path: Path) -> None:
     assert Index.open(index_of(tmp_path / "out")).label_names == []
 
 
+def test_folders_of_samples_with_their_own_labels_are_no_classes(tmp_path: Path) -> None:
+    """As shards of a WebDataset that were unpacked, each into a folder."""
+    for name, label in (("00000/a", 7), ("00000/b", 3), ("00001/c", 5)):
+        (tmp_path / "src" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"src/{name}.jpg").write_bytes(b"jpg")
+        (tmp_path / f"src/{name}.cls").write_text(str(label))
+    pack(tmp_path / "src", tmp_path / "out", Settings())
+    index = Index.open(index_of(tmp_path / "out"))
+    assert [index.label(at) for at in range(3)] == [7, 3, 5]
+    assert index.label_names == []
+
+
 @pytest.mark.parametrize("container", [*FORMATS, "index"])
 def test_a_label_may_be_negative(tmp_path: Path, container: str) -> None:
     """As that of samples without a class often is."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stoker.data.formats import Member
-from stoker.data.sample import LABEL
+from stoker.data.sample import LABEL, split_name
 
 # Folders of these names are parts of a data set, not classes of it.
 NO_CLASSES = {"train", "training", "val", "valid", "validation", "dev", "test", "images", "labels",
@@ -30,7 +30,11 @@ def find_classes(root: Path) -> list[str]:
             names.append(entry.name)
     for name in names:
         with os.scandir(root / name) as entries:
-            if any(entry.is_dir() for entry, _ in zip(entries, range(LOOKED_AT), strict=False)):
+            # Samples that tell their labels themselves need no classes.
+            if any(
+                entry.is_dir() or split_name(entry.name)[1] == LABEL
+                for entry, _ in zip(entries, range(LOOKED_AT), strict=False)
+            ):
                 return []
     return sorted(names) if len(names) > 1 else []
 
