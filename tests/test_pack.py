@@ -606,6 +606,35 @@ def test_a_share_can_be_packed_again_and_only_as_it_was_planned(
     assert join(tmp_path / "out").samples == 12
 
 
+@pytest.mark.parametrize("seed", [None, 5])
+@pytest.mark.parametrize("change", ["one more", "one less", "a class"])
+def test_shares_of_a_source_that_changed_lose_and_double_nothing(
+    change: str, seed: int | None, source: Path, tmp_path: Path
+) -> None:
+    order = Order(source, tmp_path / "out", Settings("tar", 3000, seed))
+    plan_shares(order, 3)
+    pack_share(order, Share(1, 3))
+    pack_share(order, Share(3, 3))
+    if change == "one less":
+        (source / "cats/0001.jpg").unlink()
+        (source / "cats/0001.json").unlink()
+    else:
+        more = source / ("cats/0000a.jpg" if change == "one more" else "apes/0000.jpg")
+        more.parent.mkdir(exist_ok=True)
+        more.write_bytes(b"more")
+    pack_share(order, Share(2, 3))
+    with pytest.raises(DataError, match="changed while its shares were packed") as caught:
+        join(tmp_path / "out")
+    assert caught.value.fix.startswith(f"stoker pack {source} {tmp_path / 'out'} --share K/3")
+    for number in (3, 2, 1):
+        pack_share(order, Share(number, 3))
+    join(tmp_path / "out")
+    pack(source, tmp_path / "whole", order.settings)
+    assert keys(tmp_path / "out") == keys(tmp_path / "whole")
+    unpack(tmp_path / "out", tmp_path / "back")
+    assert tree(tmp_path / "back") == tree(source)
+
+
 def test_what_changed_since_is_packed_anew(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

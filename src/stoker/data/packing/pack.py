@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,12 +85,15 @@ def pack_share(order: Order, share: Share) -> Packed:
     with refusing(order.out), open_journal(order.out, facts, share) as folder, ExitStack() as stack:
         stripe(order.out)
         work = Work(source, order, folder, stack)
-        start, stop = work.bounds(folder.parent, share.of)[share.number - 1 : share.number + 1]
+        start, end = work.bounds(folder.parent, share.of)[share.number - 1 : share.number + 1]
+        # The last one takes whatever there is: also what has come since they were planned.
+        stop = end if share.number < share.of else None
         filler = stack.enter_context(closing(work.filler(start, stop)))
         packer = Packer(order, folder, share)
         shards, kept = packer.run(filler)
         done = {"shards": shards, "samples": packer.samples, "skipped": source.skipped,
-                "label_names": source.label_names, "facts": index_facts(order.settings, source)}  # fmt: skip
+                "label_names": source.label_names, "facts": index_facts(order.settings, source),
+                "first": work.first, "following": work.following}  # fmt: skip
         with replacing(folder / journal.DONE) as file:
             file.write(json.dumps(done).encode())
     return Packed(
@@ -128,6 +132,7 @@ def join(out: Path) -> Packed:
             "with the settings of the first time",
         )
     found = [each for each in done.values() if each is not None]
+    _refuse_changed(plan["source"], out, found)
     shards = [Shard(*each) for share in found for each in share["shards"]]
     with refusing(out):
         rows = [
@@ -140,6 +145,19 @@ def join(out: Path) -> Packed:
     shutil.rmtree(folder, ignore_errors=True)
     size, skipped = sum(each.size for each in shards), found[0]["skipped"]
     return Packed(samples, size, len(shards), len(shards), skipped)
+
+
+def _refuse_changed(source: str, out: Path, found: list[dict[str, Any]]) -> None:
+    """Raise DataError if shares do not begin where others end: each has looked for itself."""
+    for one, other in pairwise(found):
+        if one["following"] != other["first"] or one["label_names"] != other["label_names"]:
+            raise DataError(
+                f"`{source}` changed while its shares were packed",
+                why="its samples or classes are not the same in all shares: some would be there "
+                "twice or not at all",
+                fix=f"stoker pack {source} {out} --share K/{len(found)}, once more for each of them:"
+                " what is as it was is kept",
+            )
 
 
 class Packer:

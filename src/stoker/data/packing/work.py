@@ -39,6 +39,9 @@ class Work:
     def __init__(self, source: Source | Rows, order: Order, folder: Path, stack: ExitStack) -> None:
         self._order, seed = order, order.settings.shuffle
         self._rows: Rows | None = None
+        # The keys of the first sample of a share, and of the first one after it.
+        self.first: str | None = None
+        self.following: str | None = None
         if isinstance(source, Rows):
             self._rows, self._row_order = source, _shuffled_rows(len(source), seed)
             return
@@ -55,7 +58,14 @@ class Work:
             return RowFiller(self._rows, rows, settings.container, settings.shard_bytes)
 
         def samples(at: int) -> Iterator[Sample]:
-            return islice(self._samples(), start + at, stop)
+            self.following = None
+            for number, sample in enumerate(islice(self._samples(), start + at, None), start + at):
+                if number == start:
+                    self.first = sample.key
+                if number == stop:
+                    self.following = sample.key
+                    return
+                yield sample
 
         def reads(at: int, only_sizes: bool) -> Generator[Read, None, None]:
             return read_ahead(samples(at), self._order.workers, only_sizes=only_sizes)
