@@ -283,6 +283,18 @@ def test_arrays_of_different_shapes_say_what_to_do(kind: str) -> None:
     assert caught.value.why == "one is (2, 3), another is (3, 2)"
 
 
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_no_part_of_a_batch_is_lost(tmp_path: Path, kind: str, lacking: int) -> None:
+    samples: list[Any] = [(name, {"txt": b"1", "id": b"7"}, None) for name in "abc"]
+    del samples[lacking][1]["id"]
+    data = stoker.open(pack(tmp_path, samples))
+    with pytest.raises(DataError) as caught:
+        list(Loader(data, 3, num_workers=2, workers=kind))
+    assert caught.value.what == "a sample of a batch has no part `id`"
+    assert list(Loader(stoker.open(tmp_path, parts="txt"), 3)) == [["1", "1", "1"]]
+
+
 def test_arrays_are_stacked_whatever_they_are() -> None:
     numpy = pytest.importorskip("numpy")
     for values in (

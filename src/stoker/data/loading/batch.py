@@ -119,6 +119,7 @@ def stack(
     """
     first = samples[0]
     if type(first) is dict:
+        _check_parts(samples)
         return {name: stack([each[name] for each in samples], take, rest, slots) for name in first}
     if type(first) is tuple:
         return tuple(stack(list(each), take, rest, slots) for each in zip(*samples, strict=True))
@@ -133,6 +134,19 @@ def stack(
         return whole
     room = numpy.frombuffer(take(len(samples) * first.nbytes), first.dtype)
     return numpy.stack(samples, out=room.reshape(len(samples), *first.shape))
+
+
+def _check_parts(samples: list[dict[Any, Any]]) -> None:
+    """Refuse what would be lost without a word, where only the first sample lacks it."""
+    every = {name: None for each in samples for name in each}
+    lacking = next((name for name in every for each in samples if name not in each), None)
+    if lacking is not None:
+        raise DataError(
+            f"a sample of a batch has no part `{lacking}`",
+            why="every sample of a batch must have the same parts",
+            fix="stoker.open(…, parts=…) with parts that all samples have, or a collate_fn of "
+            "your own",
+        )
 
 
 def _check_shapes(samples: list[Any]) -> None:
