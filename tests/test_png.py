@@ -10,6 +10,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -142,6 +143,55 @@ def test_whatever_pillow_writes_is_read(kind: str, mode: str) -> None:
     image.fromarray(noise).convert("L" if kind == "I;16" else kind).convert(kind).save(out, "PNG")
     data = out.getvalue()
     assert numpy.array_equal(ours(data, mode), pillows(data, mode))
+
+
+@pytest.mark.parametrize("crop", [None, Resize(20)])
+@pytest.mark.parametrize("name", ["png", "jpg"])
+@pytest.mark.parametrize("mode", MODES)
+def test_grey_of_16_bits_has_all_its_shades(
+    tmp_path: Path, mode: str, name: str, crop: Resize | None
+) -> None:
+    """Not only those up to 255, and white for all others: also where a PNG is called JPEG."""
+    shades = numpy.arange(0, 1 << 16, 164, "u2")[:400].reshape(20, 20)
+    out = io.BytesIO()
+    image.fromarray(shades).save(out, "PNG")
+    pack(tmp_path, [("a", {name: out.getvalue()}, None)])
+    with pngs_by(compiled("_png")):
+        found = stoker.open(tmp_path, parts=name, decode=mode, crop=crop)[0]
+    wanted = (shades >> 8).astype("u1")
+    assert numpy.array_equal(found, numpy.stack([wanted] * 3, 2) if mode == "rgb" else wanted)
+
+
+class Tensor:
+    """What torchvision gives, from 0.21 on of 16 bits where the picture has them."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = values
+
+    def __getitem__(self, at: int) -> Tensor:
+        return Tensor(self.values[at])
+
+    def permute(self, *axes: int) -> Tensor:
+        return Tensor(self.values.transpose(axes))
+
+    def numpy(self) -> Any:
+        return self.values
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_16_bits_of_torchvision_are_8_bits_too(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shades = numpy.arange(0, 1 << 16, 256, "u2").reshape(1, 16, 16)
+    told = Tensor(shades if mode == "gray" else numpy.repeat(shades, 3, 0))
+    monkeypatch.setitem(
+        sys.modules, "torch", SimpleNamespace(frombuffer=lambda data, dtype: data, uint8=None)
+    )
+    module = SimpleNamespace(
+        decode_image=lambda data, kind: told, ImageReadMode=SimpleNamespace(RGB=3, GRAY=1)
+    )
+    found = decode._torchvision(module, mode)(memoryview(b""))
+    assert found.dtype == numpy.uint8
+    assert found.shape == (16, 16, 3)[: found.ndim]
+    assert numpy.array_equal(found.reshape(256, -1)[:, 0], numpy.arange(256))
 
 
 @pytest.mark.parametrize(("kind", "how"), [("webp", {"lossless": True}), ("bmp", {})])

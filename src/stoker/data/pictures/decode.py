@@ -201,7 +201,7 @@ def _torchvision(module: Any, mode: str) -> Callable[..., Any]:
     def decode(data: memoryview, room: Room | None = None) -> Any:
         # A copy, as torch warns of bytes that cannot be written to.
         made = read(torch.frombuffer(bytearray(data), dtype=torch.uint8), wanted)
-        return (made[0] if mode == "gray" else made.permute(1, 2, 0)).numpy()
+        return _eight_bits((made[0] if mode == "gray" else made.permute(1, 2, 0)).numpy())
 
     return decode
 
@@ -218,15 +218,28 @@ def _turbojpeg(module: Any, mode: str) -> Callable[..., Any]:
 
 
 def _pillow(module: Any, mode: str) -> Callable[..., Any]:
-    numpy = library("numpy", "an image")
-
     def decode(data: memoryview, room: Room | None = None) -> Any:
         with module.open(io.BytesIO(data)) as image:
             if mode == "gray":  # The grey that a JPEG has, as others take it.
                 image.draft("L", image.size)
-            return numpy.array(image.convert("L" if mode == "gray" else "RGB"))
+            return pixels(image, mode)
 
     return decode
+
+
+def pixels(image: Any, mode: str) -> Any:
+    """Return a picture that Pillow has opened as an array."""
+    numpy = library("numpy", "an image")
+    if image.format == "PNG" and image.mode.startswith("I"):
+        # Grey of 16 bits: Pillow itself would make white of all that is above 255.
+        grey = _eight_bits(numpy.asarray(image))
+        return grey if mode == "gray" else numpy.stack([grey] * 3, 2)
+    return numpy.array(image.convert("L" if mode == "gray" else "RGB"))
+
+
+def _eight_bits(values: Any) -> Any:
+    """Return the upper half of pixels of 16 bits, as Pillow does with colours; others as they are."""
+    return values if values.itemsize == 1 else (values >> 8).astype("u1")
 
 
 def _npy(data: memoryview) -> Any:

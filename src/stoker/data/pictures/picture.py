@@ -27,6 +27,7 @@ from stoker.data.pictures.decode import (
     forgiving,
     is_picture,
     library,
+    pixels,
     places,
 )
 
@@ -140,15 +141,13 @@ def _turbojpeg(module: Any, mode: str) -> Reader:
 
 
 def _pillow(module: Any, mode: str) -> Reader:
-    numpy = library("numpy", "an image")
-
     def read(data: memoryview, choose: Choose) -> tuple[Any, Box]:
         with module.open(io.BytesIO(data)) as image:
             width, height = image.size
             box = choose(height, width)
             wanted = "L" if mode == "gray" else "RGB"
             image.draft(wanted, (-(-width // box.factor), -(-height // box.factor)))
-            picture = numpy.array(image.convert(wanted))
+            picture = pixels(image, mode)
         return picture, _fitted(box, height, width, picture)
 
     return read
