@@ -337,6 +337,97 @@ def test_what_was_measured_is_used(holds: bool, kind: str, monkeypatch: pytest.M
     assert random.getstate() == before
 
 
+class Opens:
+    """Samples in a file that is opened when the first is asked for, as is usual with PyTorch."""
+
+    def __init__(self) -> None:
+        self.opened_by: int | None = None
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, _: int) -> int:
+        self.opened_by = self.opened_by or os.getpid()
+        return self.opened_by
+
+    def __call__(self, sample: Any, _: Random) -> Any:
+        return sample, self[0]
+
+
+class Subset:
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, at: int) -> Any:
+        return self.dataset[at]
+
+
+class Chain(Subset):
+    def __init__(self, dataset: Any) -> None:
+        self.datasets = [dataset]
+
+    @property
+    def dataset(self) -> Any:
+        return self.datasets[0]
+
+
+@pytest.mark.parametrize("holding", [lambda dataset: dataset, Subset, Chain])
+@pytest.mark.parametrize("measured", [[True], [None, True], [None, None, True]])
+def test_no_process_shares_a_file_that_was_opened_to_measure(
+    measured: list[bool | None], holding: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes that share an open file also share the place in it: one would read another's."""
+    found: Iterator[bool | None] = iter(measured)
+
+    def measure(work: Any) -> bool | None:
+        work(0)
+        return next(found)
+
+    monkeypatch.setattr("stoker.data.loading.loader.holds_lock", measure)
+    loader = Loader(holding(Opens()), 4, num_workers=2, transform=Opens(), collate_fn=list)
+    epochs = [list(loader) for _ in measured]
+    assert loader.workers == "processes"
+    opened_by = {each for batch in epochs[-1] for sample in batch for each in sample}
+    assert os.getpid() not in opened_by
+
+
+class Closes(Opens):
+    """What this has open is closed with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files = [1]
+
+    def __del__(self) -> None:
+        self.files.clear()
+
+    def __getitem__(self, at: int) -> int:
+        return self.files[0]
+
+
+class Slotted(Opens):
+    __slots__ = ("one",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = 1
+
+    def __getitem__(self, at: int) -> int:
+        return self.one
+
+
+@pytest.mark.parametrize("kind", [Closes, Slotted])
+def test_what_cannot_be_copied_is_measured_itself(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stoker.data.loading.loader.holds_lock", lambda work: work(0) and None)
+    loader = Loader(kind(), 4, num_workers=2, collate_fn=list)
+    assert [list(loader) for _ in range(4)] == [[[1] * 4] * 2] * 4
+
+
 def test_a_busy_machine_is_asked_again_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr("stoker.data.loading.loader.holds_lock", asked.append)

@@ -235,7 +235,9 @@ class Loader:
 
     def _by_threads(self, epoch: Epoch | SampledEpoch, number: int) -> Iterator[list[Any]]:
         size = self._group_size(epoch)
-        work = None if self._is_plain() else self._work()
+        # The next epoch may be that of processes, where it is not yet known what is better.
+        is_trial = self._tries > 0 and self.workers == "auto"
+        work = None if self._is_plain() else self._work(is_trial)
         jobs = (
             self._plain_job(group) if work is None else self._job(work, group[0], number)
             for group in _grouped(epoch.batches(), size)
@@ -297,7 +299,7 @@ class Loader:
             samples = array("Q", range(min(len(self.dataset), MEASURED)))
         else:
             samples = next(epoch.batches())
-        work = self._work()
+        work = self._work(is_trial=True)
 
         def one(at: int) -> object:
             chosen = samples[at % len(samples)]
@@ -324,9 +326,12 @@ class Loader:
             self.dataset.use_memory(pool)
         return pool
 
-    def _work(self) -> Work:
+    def _work(self, is_trial: bool = False) -> Work:
         collate = self.collate_fn or partial(stack, take=fresh, rest=self._rest())
-        return Work(self.dataset, self.transform, collate, self.seed)
+        dataset, transform = self.dataset, self.transform
+        if is_trial:
+            dataset, transform = _untouched(dataset), _untouched(transform)
+        return Work(dataset, transform, collate, self.seed)
 
     def _rest(self) -> Callable[[list[Any]], Any]:
         """Return what makes a batch of values that are no arrays."""
@@ -399,6 +404,31 @@ class Loader:
 def _after(first: Callable[[], None], then: Callable[[], Any]) -> Any:
     first()
     return then()
+
+
+def _untouched(own: Any) -> Any:
+    """Return a copy of what is the user's, to be tried; where that is not safe, itself.
+
+    Many open their file when it is first read from. Processes that inherit it open also share the
+    place in it, and one would read what another has asked for.
+    """
+    kind = type(own)
+    is_safe = not hasattr(kind, "__del__") and not any(
+        vars(each).get("__slots__") for each in kind.__mro__
+    )
+    if isinstance(own, Dataset) or not is_safe:
+        return own
+    try:
+        made = object.__new__(kind)
+        made.__dict__.update(own.__dict__)
+    except (TypeError, AttributeError):  # It is not written in Python.
+        return own
+    # Of a part of a data set, or a chain of several, as PyTorch calls them.
+    if "dataset" in made.__dict__:
+        made.__dict__["dataset"] = _untouched(made.__dict__["dataset"])
+    if isinstance(inner := made.__dict__.get("datasets"), list):
+        made.__dict__["datasets"] = [_untouched(each) for each in inner]
+    return made
 
 
 @contextmanager
