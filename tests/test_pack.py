@@ -272,6 +272,18 @@ def test_what_is_wrong_with_a_table_is_named_with_its_lines(source: Path, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
+def test_labels_of_pandas_stay_numbers(source: Path, tmp_path: Path) -> None:
+    """Where one is missing, it writes all of them with a point: sorted as names, 10.0 is before 2.0."""
+    table = tmp_path / "t.csv"
+    table.write_text(
+        "path,label\nsrc/dogs/0001.jpg,10.0\nsrc/dogs/0002.jpg,\nsrc/cats/0000.jpg,2.0\n"
+    )
+    pack(table, tmp_path / "out", SMALL)
+    index = Index.open(tmp_path / "out/index.stoker")
+    assert [index.label(at) for at in range(3)] == [10, None, 2]
+    assert index.label_names == []
+
+
 def test_one_sample_of_a_table_has_one_label(tmp_path: Path) -> None:
     for name in ("1.2.840.dcm", "1.2.841.dcm", "a.jpg", "a.json"):
         (tmp_path / name).write_text(name)

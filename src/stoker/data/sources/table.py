@@ -55,7 +55,7 @@ class TableSource:
         def number(label: str) -> int | None:
             if not label:
                 return None
-            return int(label) if self._is_number else names[label]
+            return int(_whole(label)) if self._is_number else names[label]
 
         yield from grouped(
             (name, self._place(name), number(label)) for _, name, label in self._rows()
@@ -185,10 +185,16 @@ def _named(head: Sequence[str], wanted: Sequence[str]) -> int | None:
     return next((head.index(each) for each in wanted if each in head), None)
 
 
+def _whole(label: str) -> str:
+    """Return a number without the point that pandas gives all of them where one is missing."""
+    return label.removesuffix(".0")
+
+
 def _is_label(text: str) -> bool:
+    number = _whole(text)
     return (
-        text.removeprefix("-").isdigit()
-        and text.isascii()
-        and len(text) < 12
-        and abs(int(text)) < 1 << 31
+        number.removeprefix("-").isdigit()
+        and number.isascii()
+        and len(number) < 12
+        and abs(int(number)) < 1 << 31
     )
