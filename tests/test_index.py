@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from effort import examples
 from stoker.data import index as index_module
-from stoker.data.index import INDEX_NAME, Index, IndexWriter, Part, Shard
+from stoker.data.index import INDEX_NAME, Index, IndexWriter, Part, Shard, replacing
 from stoker.errors import DataError, FileError, StokerError
 
 KEYS = ["a/0001", "a/00011", "b/0001", "0001", "ü", "bad\udcff", "x" * 300]
@@ -139,3 +140,19 @@ def test_only_the_index_of_others_archives_is_to_be_made_anew(tmp_path: Path) ->
             Index.open(tmp_path / INDEX_NAME).check_shards()
         assert ("stoker index" in caught.value.fix) is by_others
         assert ("pack the data again" in caught.value.fix) is not by_others
+
+
+def test_processes_of_two_nodes_write_two_files_until_one_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In containers, processes of different nodes often have the same number."""
+    wanted = tmp_path / "plan.json"
+    both = []
+    for name in ("node1", "node2"):
+        monkeypatch.setattr(os, "uname", lambda name=name: SimpleNamespace(nodename=name))
+        both.append(replacing(wanted))
+        both[-1].__enter__().write(b"whole")
+    for each in both:
+        each.__exit__(None)
+        assert wanted.read_bytes() == b"whole"
+    assert list(tmp_path.iterdir()) == [wanted]

@@ -347,8 +347,10 @@ class replacing:
 
     def __init__(self, path: Path, *, durable: bool = True) -> None:
         self.path, self._durable = path, durable
-        # Short, as the name itself may be as long as names can be.
-        self.temporary = path.with_name(f".{os.getpid()}-{zlib.crc32(os.fsencode(path)):08x}.part")
+        # Short, as the name itself may be as long as names can be. In containers, processes of
+        # several nodes have the same number.
+        place = os.fsencode(f"{os.uname().nodename}:{path}")
+        self.temporary = path.with_name(f".{os.getpid()}-{zlib.crc32(place):08x}.part")
 
     def __enter__(self) -> IO[bytes]:
         self._file = self.temporary.open("wb", buffering=1 << 20)
