@@ -289,3 +289,14 @@ def test_an_index_of_ours_is_not_overwritten_and_half_a_data_set_gets_none(tmp_p
     (out / ".stoker-pack/plan.json").write_text("{}")
     with pytest.raises(FileError, match="packed in part only"):
         index_archive(out)
+
+
+def test_an_index_of_another_archive_is_not_called_whole(tmp_path: Path) -> None:
+    """Also where it is as large, as one of the same files in another order is."""
+    path, files = tmp_path / "a.tar", [(name, tarfile.REGTYPE) for name in ("0.txt", "1.txt")]
+    make_tar(path, files)
+    index_archive(path)
+    os.utime(path, (1, 1))
+    assert list(verify(path)) == []  # As a copy is.
+    make_tar(path, files[::-1])
+    assert [each.why for each in verify(path)] == ["it is not the one that was indexed"]

@@ -13,7 +13,7 @@ from stoker.data import spill
 from stoker.data.checksum import crc32
 from stoker.data.formats import OWN_LABELS, damaged, format_of, scan
 from stoker.data.formats.tfrecord import check_record, records
-from stoker.data.index import Index, Part, index_of
+from stoker.data.index import Index, Part, Shard, index_of
 from stoker.data.packing.reading import stream
 from stoker.data.sample import CHUNK, File, join_name
 from stoker.data.sources.compressed import CompressedSource
@@ -91,6 +91,8 @@ def _verify_structure(index: Index, number: int, folder: Path) -> Iterator[Probl
         size = path.stat().st_size
         if size != shard.size:
             yield Problem(shard.name, None, f"it has {size:,} bytes instead of {shard.size:,}")
+        elif not index.has_checksums and Shard.of(path).probe != shard.probe:
+            yield Problem(shard.name, None, "it is not the one that was indexed")
         told, known = _told(index, path), _rows_of(index, number)
         if format_of(path) not in IN_ORDER:
             told, known = spill.sort(told), spill.sort(known)
