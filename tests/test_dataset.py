@@ -21,8 +21,11 @@ from compiled import compiled
 from made_data import pack, payload
 from stoker.data import gather, plain
 from stoker.data.archive import index_archive
+from stoker.data.formats import FORMATS
 from stoker.data.index import Index, IndexWriter, Shard
 from stoker.data.loading.dataset import Dataset
+from stoker.data.packing.order import Settings
+from stoker.data.packing.pack import pack as pack_source
 from stoker.data.pictures.decode import decoder, first_of
 from stoker.errors import DataError, FileError, StokerError
 
@@ -121,6 +124,19 @@ def test_a_part_that_a_sample_lacks_is_left_out_or_refused(tmp_path: Path) -> No
         stoker.open(tmp_path, parts=("txt", "id"))[1]
     with pytest.raises(DataError, match="the sample `b` has no part `id`"):
         stoker.open(tmp_path, decode=False).batches([[0, 1]])
+
+
+@pytest.mark.parametrize("container", FORMATS)
+def test_labels_are_there_also_if_the_first_sample_has_none(tmp_path: Path, container: str) -> None:
+    for each in range(3):
+        (tmp_path / f"{each}.txt").write_text(str(each))
+    (tmp_path / "t.csv").write_text("path,label\n0.txt,\n1.txt,5\n2.txt,7\n")
+    pack_source(tmp_path / "t.csv", tmp_path / "out", Settings(container))
+    data = stoker.open(tmp_path / "out", decode={"txt": bytes})
+    assert list(data) == [{"txt": b"0"}, {"txt": b"1", "cls": 5}, {"txt": b"2", "cls": 7}]
+    assert stoker.open(tmp_path / "out", parts=("txt", "cls"))[2] == ("2", 7)
+    with pytest.raises(DataError, match="`0` has no part `cls`"):
+        stoker.open(tmp_path / "out", parts="cls").batches([[1, 0]])
 
 
 def test_what_cannot_be_decoded_is_named(tmp_path: Path) -> None:

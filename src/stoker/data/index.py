@@ -254,6 +254,7 @@ class IndexWriter:
         self._extensions: dict[tuple[str, bool], int] = {}
         self._names_size = 0
         self.samples = self.parts = 0
+        self._has_labels = False
         self._columns["first"].add(0)
         self._columns["name_at"].add(0)
 
@@ -271,6 +272,7 @@ class IndexWriter:
         self.samples += 1
         columns["first"].add(self.parts)
         columns["labels"].add(NO_LABEL if label is None else label)
+        self._has_labels |= label is not None
         name = key.encode("utf-8", "surrogateescape")
         self._names_size += len(name)
         columns["names"].extend(name)
@@ -296,6 +298,7 @@ class IndexWriter:
         self._names_size += len(block.names)
         self.parts += parts
         self.samples += len(block.labels)
+        self._has_labels |= block.labels.count(NO_LABEL) < len(block.labels)
 
     def _kind(self, extension: str, made: bool) -> int:
         kind = self._extensions.setdefault((extension, made), len(self._extensions))
@@ -326,7 +329,8 @@ class IndexWriter:
             "checksums": self._checksums, "shards": [list(each) for each in shards],
             "extensions": [name for name, _ in self._extensions],
             "made": [kind for (_, made), kind in self._extensions.items() if made],
-            "label_names": list(label_names), "columns": spans, **facts,
+            "label_names": list(label_names), "has_labels": self._has_labels, "columns": spans,
+            **facts,
         }  # fmt: skip
         text = json.dumps(header).encode()
         text += b" " * (-len(text) % 8)

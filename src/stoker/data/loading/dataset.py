@@ -126,9 +126,12 @@ class Dataset:
         for kind, name in enumerate(self.index.extensions):
             self._kinds.setdefault(name, []).append(kind)
         labels = self.index.labels
-        # Without names of labels, the first sample tells whether there are any.
-        self._has_labels = bool(self.index.label_names) or bool(
-            len(labels) and labels[0] != NO_LABEL
+        # Without names of labels, the first sample tells whether there are any; where it has none,
+        # those of others may be parts, or in the index alone.
+        self._has_labels = (
+            bool(self.index.label_names)
+            or bool(len(labels) and labels[0] != NO_LABEL)
+            or (LABEL not in self._kinds and self.index.header.get("has_labels", False))
         )
         self._names = self._choose_parts()
         self._decoders = {name: self._choose_decoder(name) for name in self._names}
