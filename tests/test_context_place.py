@@ -147,6 +147,17 @@ def test_a_checkpoint_comes_back_and_the_last_ones_are_kept(alone: Context, odd_
     assert names == ["run2-10.pkl", "run2-11.pkl", "run2-best.pkl"]
 
 
+def test_what_was_just_saved_stays_though_an_older_training_came_further(
+    alone: Context, tmp_path: Path
+) -> None:
+    for step in (100, 200, 300):
+        alone.checkpoint.save("old", tmp_path / f"c-{step}.pkl")
+    for step in (1, 2, 3):
+        alone.checkpoint.save("new", tmp_path / f"c-{step}.pkl", keep=2)
+    names = sorted(file.name for file in tmp_path.iterdir())
+    assert names == ["c-100.pkl", "c-2.pkl", "c-200.pkl", "c-3.pkl", "c-300.pkl"]
+
+
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
     alone: Context, tmp_path: Path
 ) -> None:

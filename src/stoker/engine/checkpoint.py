@@ -30,7 +30,7 @@ class Checkpoint:
         """Write `obj` from the main rank; the others return at once.
 
         The file appears under its name when it is whole and on the disk. With `keep`, only that
-        many of its family stay: files whose names differ in their last number.
+        many of its family up to it stay: files whose names differ in their last number.
         """
         if not self._context.is_main:
             return
@@ -55,7 +55,10 @@ class Checkpoint:
                 temporary.unlink()
         _sync_folder(target.parent)
         if keep is not None:
-            for old in family(target)[: -max(1, keep)]:
+            files = family(target)
+            # Those with higher numbers are of another training: beside them, this one is no older.
+            known = files[: files.index(target) + 1] if target in files else []
+            for old in known[: -max(1, keep)]:
                 with suppress(OSError):
                     old.unlink()
 
