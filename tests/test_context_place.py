@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import pickle
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import IO
 
 import pytest
 from hypothesis import given
@@ -169,6 +174,25 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(FileError, match="was not written"):
         alone.checkpoint.save(1, path / "below a file")
+
+
+def test_a_full_disk_is_told_though_pytorch_raises_an_error_of_its_own(
+    alone: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(obj: object, file: IO[bytes]) -> None:
+        # As torch 2.13 does: closing what cannot be written fails as well, and hides why.
+        try:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            raise RuntimeError(
+                "[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"
+            )
+
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(save=save))
+    with pytest.raises(FileError, match="was not written") as caught:
+        alone.checkpoint.save(1, tmp_path / "c.pt")
+    assert caught.value.why == "No space left on device"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_where_there_is_none_it_is_said(alone: Context, tmp_path: Path) -> None:

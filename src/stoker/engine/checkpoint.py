@@ -105,7 +105,13 @@ def family(path: Path) -> list[Path]:
 def _write(obj: object, file: IO[bytes]) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.save(obj, file)
+        try:
+            torch.save(obj, file)
+        except RuntimeError as error:
+            # Of a full disk it says only that positions differ; what the disk said stands behind.
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
         return
     import pickle
 
