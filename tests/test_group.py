@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from stoker.engine.group import Group, GroupError
+from stoker.engine.group import STOP, Group, GroupError
 from stoker.engine.place import Place
 
 # As long as a slow rank takes over whatever it does with the store.
@@ -20,21 +20,31 @@ class Store:
     """A store in memory; whoever asks it after its end is refused."""
 
     def __init__(self) -> None:
-        self.values: dict[str, str] = {}
+        self.values: dict[str, bytes] = {}
         self.changed = threading.Condition()
         self.ended = threading.Event()
 
-    def set(self, key: str, value: str) -> None:
+    def set(self, key: str, value: str | bytes) -> None:
         with self.changed:
             self._refuse_late()
-            self.values[key] = value
+            self.values[key] = value.encode() if isinstance(value, str) else value
             self.changed.notify_all()
+
+    def get(self, key: str) -> bytes:
+        with self.changed:
+            self._refuse_late()
+            return self.values[key]
 
     def add(self, key: str, more: int) -> int:
         with self.changed:
             self._refuse_late()
-            self.values[key] = str(int(self.values.get(key, "0")) + more)
+            self.values[key] = str(int(self.values.get(key, b"0")) + more).encode()
             return int(self.values[key])
+
+    def compare_set(self, key: str, expected: str, value: str) -> bytes:
+        with self.changed:
+            self._refuse_late()
+            return self.values.setdefault(key, value.encode())
 
     def check(self, keys: Sequence[str]) -> bool:
         with self.changed:
@@ -104,3 +114,34 @@ def test_a_barrier_leaves_little_behind() -> None:
 def test_who_does_not_come_is_named() -> None:
     with pytest.raises(GroupError, match="rank 1 of 2 did not reach barrier 1"):
         group(Store(), 0, 2).barrier(0.01)
+
+
+def test_rank_0_goes_last_after_all_were_told_what_it_says() -> None:
+    store = Store()
+
+    def run(rank: int) -> str:
+        word = group(Slow(store) if rank else store, rank, 3).told_by_main(f"of {rank}", 10)
+        if rank == 0:
+            store.ended.set()
+        return word
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(run, range(3))) == ["of 0"] * 3
+
+
+def test_rank_0_goes_last_after_all_have_heard_that_they_stop() -> None:
+    store = Store()
+
+    def run(rank: int) -> bool:
+        mine = group(store, rank, 3)
+        if rank:
+            # A step behind rank 0, and told by nobody but it.
+            store.wait([STOP], timedelta(seconds=10))
+            store.ended.wait(SLOW_S)
+        is_last = mine.agree_to_stop(rank == 0, "train.py:1")
+        if rank == 0:
+            store.ended.set()
+        return is_last
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(run, range(3))) == [True] * 3

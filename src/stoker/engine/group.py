@@ -64,22 +64,21 @@ class Group:
                 why="a rank that has failed, or does other work than the rest, is never there",
                 fix="look at the end of its output; every rank must call barrier() equally often",
             ) from None
+        # Everybody has left the one before the last.
+        before = f"barrier/{self._barriers - 2}"
+        with suppress(Exception):
+            self._store.delete_key(f"{before}/{rank}")
+            for each in ("", "/all", "/left", "/gone") if rank == 0 else ():
+                self._store.delete_key(f"{before}{each}")
         self._leave(key)
 
     def _leave(self, key: str) -> None:
-        """Go on after a barrier, rank 0 as the last: the store ends with it."""
+        """Go on after all have looked at a key, rank 0 as the last: the store ends with it."""
         size, rank = self._place.world_size, self._place.rank
-        # Everybody has left the one before the last.
-        before = f"barrier/{self._barriers - 2}"
-        with suppress(Exception):  # all were there; whether they still are is the next one's matter
-            self._store.delete_key(f"{before}/{rank}")
-            if rank:
-                if self._store.add(f"{key}/left", 1) == size - 1:
-                    self._store.set(f"{key}/gone", "")
-                return
-            for each in (before, f"{before}/all", f"{before}/left", f"{before}/gone"):
-                self._store.delete_key(each)
-            if size > 1:
+        with suppress(Exception):  # whether the others are still there is the next one's matter
+            if rank and self._store.add(f"{key}/left", 1) == size - 1:
+                self._store.set(f"{key}/gone", "")
+            if rank == 0 and size > 1:
                 self._store.wait([f"{key}/gone"], timedelta(seconds=TELL_S))
 
     def agree_to_stop(self, is_told: bool, asker: str) -> bool:
@@ -90,7 +89,10 @@ class Group:
                 # Whoever is slower than the rest never decides, but is heard.
                 self._has_told = True
                 self._store.set(STOP, "")
-            return question.ask()
+            was_stopped = question.is_stopped
+            if question.ask() and not was_stopped:
+                self._leave(f"stop/{asker}")
+            return question.is_stopped
         except Exception:
             # Rank 0 is gone, and its store with it: nobody is left to agree with.
             return is_told
@@ -101,16 +103,19 @@ class Group:
         key = f"told/{self._told}"
         if self._place.rank == 0:
             self._store.set(key, word)
+            self._leave(key)
             return word
         try:
             self._store.wait([key], timedelta(seconds=timeout_s))
+            told = self._store.get(key)
         except Exception:
             raise GroupError(
                 f"rank 0 said nothing within {timeout_s:g} s",
                 why="what all ranks must know alike is looked up by rank 0",
                 fix="look at the output of rank 0; every rank must make this call",
             ) from None
-        return str(self._store.get(key), "utf-8")
+        self._leave(key)
+        return str(told, "utf-8")
 
 
 class Question:
@@ -124,17 +129,17 @@ class Question:
         self._store, self._asker = store, asker
         self._calls, self._next_call = 0, 1
         self._decided: tuple[int, float] | None = None
-        self._is_stopped = False
+        self.is_stopped = False
 
     def ask(self) -> bool:
         """Return what was decided for this call."""
         self._calls += 1
-        if not self._is_stopped and self._calls >= self._next_call:
+        if not self.is_stopped and self._calls >= self._next_call:
             wish = [bool(self._store.check([STOP])), self._calls + self._interval()]
             key = f"stop/{self._asker}/{self._calls}"
             word = json.loads(self._store.compare_set(key, "", json.dumps(wish)))
-            self._is_stopped, self._next_call = bool(word[0]), int(word[1])
-        return self._is_stopped
+            self.is_stopped, self._next_call = bool(word[0]), int(word[1])
+        return self.is_stopped
 
     def _interval(self) -> int:
         """Return how many calls make about a second."""
