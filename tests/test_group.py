@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -145,3 +146,10 @@ def test_rank_0_goes_last_after_all_have_heard_that_they_stop() -> None:
 
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(run, range(3))) == [True] * 3
+
+
+def test_what_rank_0_says_may_be_a_path_of_any_bytes() -> None:
+    store, word = Store(), os.fsdecode(b"mod\xe8le/c-1.pt")
+    with ThreadPoolExecutor(2) as pool:
+        told = pool.map(lambda rank: group(store, rank, 2).told_by_main(word, 10), range(2))
+        assert list(told) == [word] * 2

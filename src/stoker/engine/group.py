@@ -102,7 +102,8 @@ class Group:
         self._told += 1
         key = f"told/{self._told}"
         if self._place.rank == 0:
-            self._store.set(key, word)
+            # A path may have bytes that are no text.
+            self._store.set(key, word.encode("utf-8", "surrogateescape"))
             self._leave(key)
             return word
         try:
@@ -115,7 +116,7 @@ class Group:
                 fix="look at the output of rank 0; every rank must make this call",
             ) from None
         self._leave(key)
-        return str(told, "utf-8")
+        return str(told, "utf-8", "surrogateescape")
 
 
 class Question:
