@@ -153,3 +153,10 @@ def test_what_rank_0_says_may_be_a_path_of_any_bytes() -> None:
     with ThreadPoolExecutor(2) as pool:
         told = pool.map(lambda rank: group(store, rank, 2).told_by_main(word, 10), range(2))
         assert list(told) == [word] * 2
+
+
+def test_where_rank_0_is_gone_a_barrier_names_it() -> None:
+    store = Store()
+    store.ended.set()
+    with pytest.raises(GroupError, match="rank 0 of 2 did not reach barrier 1"):
+        group(store, 1, 2).barrier(10)

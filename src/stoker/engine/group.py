@@ -49,10 +49,10 @@ class Group:
         size, rank = self._place.world_size, self._place.rank
         self._barriers += 1
         key = f"barrier/{self._barriers}"
-        self._store.set(f"{key}/{rank}", where())
-        if self._store.add(key, 1) == size:
-            self._store.set(f"{key}/all", "")
         try:
+            self._store.set(f"{key}/{rank}", where())
+            if self._store.add(key, 1) == size:
+                self._store.set(f"{key}/all", "")
             self._store.wait([f"{key}/all"], timedelta(seconds=timeout_s))
         except Exception:
             missing = absent(self._store, key, size)
