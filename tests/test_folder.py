@@ -144,6 +144,26 @@ def test_a_run_is_found_by_its_id_or_its_folder(here: Path, odd_path: Path) -> N
     assert find_run(str(elsewhere.path)).path == elsewhere.path
 
 
+def test_of_a_job_that_was_queued_again_the_latest_attempt_is_the_newest_run() -> None:
+    job = recorded(new_run("train.py", None, NOW), NOW)
+    between = recorded(new_run("other.py", None, NOW + 1), NOW + 1)
+    assert find_run(None).path == between.path
+    for attempt in (2, 10, 9):
+        again = RunFolder(job.path / f"attempt-{attempt}")
+        again.make()
+        recorded(again, NOW + attempt)
+    for name in (None, job.name, str(job.path)):
+        assert find_run(name).path == job.path / "attempt-10"
+
+
+def test_a_job_whose_first_attempt_recorded_nothing_is_found() -> None:
+    job = new_run("train.py", None, NOW)
+    again = RunFolder(job.path / "attempt-1")
+    again.make()
+    recorded(again, NOW)
+    assert find_run(None).path == find_run(job.name).path == again.path
+
+
 def test_without_a_run_it_is_said_how_to_make_one() -> None:
     with pytest.raises(UsageError, match="no run here") as caught:
         find_run(None)

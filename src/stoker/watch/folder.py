@@ -173,14 +173,13 @@ def find_run(text: str | None) -> RunFolder:
     job = find_job(text) if text and re.fullmatch(r"\d+(_\d+)?", text) else None
     if text and job is not None:
         return job.latest(text.partition("_")[2])
-    runs = sorted((each.parent for each in RUNS.glob("*/run.json")), key=_age)
+    ids = _latest_attempts()
     if text is None:
-        if runs:
-            return RunFolder(runs[-1].absolute())
+        if ids:
+            return RunFolder(max(ids.values(), key=_age).absolute())
         raise UsageError(
             "there is no run here", why=f"`{RUNS}` has none", fix="stoker run train.py, or name one"
         )
-    ids = {each.name: each for each in runs}
     if text in ids:
         return RunFolder(ids[text].absolute())
     match = nearest(text, ids)
@@ -189,6 +188,13 @@ def find_run(text: str | None) -> RunFolder:
         why=f"it is neither a folder nor one of the {len(ids)} runs in `{RUNS}`",
         fix=f"did you mean {match}?" if match else f"ls {RUNS}",
     )
+
+
+def _latest_attempts() -> dict[str, Path]:
+    """Return the runs here by their ids, each where its latest attempt was recorded."""
+    runs = {each.parent.name: each.parent for each in RUNS.glob("*/run.json")}
+    again = [each.parent for each in RUNS.glob("*/attempt-*/run.json")]
+    return runs | {each.parent.name: each for each in sorted(again, key=_by_number)}
 
 
 def _make_base() -> Path:
