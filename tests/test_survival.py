@@ -193,9 +193,9 @@ def staged_folder(tmp_path: Path) -> tuple[Path, Path, Spec]:
     return data, tmp_path / "local disk/data/train set", job_spec
 
 
-def finish(tmp_path: Path, job_spec: Spec) -> None:
+def finish(tmp_path: Path, job_spec: Spec, **environ: str) -> None:
     (tmp_path / "ready").unlink(missing_ok=True)
-    job = Job(tmp_path, job_spec, FAKE_TRAINING="finishes")
+    job = Job(tmp_path, job_spec, FAKE_TRAINING="finishes", **environ)
     job.wait_until_training()
     assert job.end() == 0
 
@@ -218,6 +218,26 @@ def test_an_interrupted_copy_of_a_folder_goes_on(tmp_path: Path) -> None:
     # What was there already was not copied again.
     assert (local / "a class/one.bin").stat().st_ino == before
     assert not part.exists()
+
+
+def test_an_interrupted_copy_of_a_file_that_nobody_may_write_goes_on(tmp_path: Path) -> None:
+    data, local, job_spec = staged_folder(tmp_path)
+    half = local.with_name(f"{local.name}.part") / "a class/one.bin"
+    half.parent.mkdir(parents=True)
+    half.write_bytes(b"1" * 500)
+    # cp makes a file with the mode of its source, before it is whole.
+    for each in (half, data / "a class/one.bin"):
+        each.chmod(0o444)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    if os.geteuid() == 0:
+        # Root may write to everything, which no user of a cluster may.
+        (tools / "cp").write_text(
+            '#!/bin/bash\nexec setpriv --bounding-set=-dac_override /usr/bin/cp "$@"\n'
+        )
+        (tools / "cp").chmod(0o755)
+    finish(tmp_path, job_spec, TOOLS=str(tools))
+    assert contents(local) == contents(data)
 
 
 def test_an_interrupted_copy_of_a_file_goes_on_unless_the_file_has_changed(tmp_path: Path) -> None:
