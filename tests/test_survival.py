@@ -240,6 +240,13 @@ def test_an_interrupted_copy_of_a_file_that_nobody_may_write_goes_on(tmp_path: P
     assert contents(local) == contents(data)
 
 
+def test_a_file_may_be_called_like_an_option(tmp_path: Path) -> None:
+    data, local, job_spec = staged_folder(tmp_path)
+    (data / "-1.npy").write_bytes(b"3" * 10)
+    finish(tmp_path, job_spec)
+    assert contents(local) == contents(data)
+
+
 def test_an_interrupted_copy_of_a_file_goes_on_unless_the_file_has_changed(tmp_path: Path) -> None:
     data = tmp_path / "train.tar"
     local = tmp_path / "local disk/data/train.tar"

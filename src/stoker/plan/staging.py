@@ -40,7 +40,7 @@ if [ -d "$STOKER_DATA_SOURCE" ]; then
     missing() { LC_ALL=C comm -z -23 <(sizes "$STOKER_DATA_SOURCE") <(sizes "$part") | cut -z -d ' ' -f 2-; }
     mkdir -p "$part" && cd "$STOKER_DATA_SOURCE" || exit 1
     find -L . -type d -print0 | (cd "$part" && xargs -0 mkdir -p)
-    missing | xargs -0 -r -n 32 -P 8 cp --force --dereference --preserve=mode,timestamps --parents -t "$part"
+    missing | xargs -0 -r -n 32 -P 8 cp --force --dereference --preserve=mode,timestamps --parents -t "$part" --
     lost=$(missing | tr -dc '\\0' | wc -c)
     [ "$lost" = 0 ] || fail "$lost files of $STOKER_DATA_SOURCE were not copied whole"
 else
