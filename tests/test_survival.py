@@ -79,6 +79,21 @@ def test_results_come_home_on_failure_and_the_exit_code_stays(tmp_path: Path) ->
     assert (tmp_path / "home results" / "model.pt").exists()
 
 
+def test_a_job_whose_results_do_not_come_home_has_failed(tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "cp").write_text(
+        '#!/bin/bash\nprintf half > "${@: -1}"\necho "Disk quota exceeded" >&2\nexit 1\n'
+    )
+    (tools / "cp").chmod(0o755)
+    job = Job(tmp_path, spec(tmp_path), FAKE_TRAINING="finishes", TOOLS=str(tools))
+    job.wait_until_training()
+    assert job.end() == 1
+    assert list((tmp_path / "home results").iterdir()) == []
+    assert f"1 not copied to {tmp_path}/home results" in job.stderr
+    assert (tmp_path / "local disk/results-4211/model.pt").exists()
+
+
 def test_results_come_home_before_the_time_limit_while_the_training_goes_on(tmp_path: Path) -> None:
     job = Job(tmp_path, spec(tmp_path), FAKE_TRAINING="deaf")
     job.wait_until_training()

@@ -87,24 +87,43 @@ fi"""
 _KEY = """\
 STOKER_DATA_KEY=$(find -L "$STOKER_DATA_SOURCE" -type f -printf '%P %s %T@\\n' | LC_ALL=C sort | cksum | tr ' ' -)"""
 
-# Every file is copied under another name first; of two nodes, the newer file wins.
+# Every file is copied under another name first; of two nodes, the newer file wins. One that the
+# training removes meanwhile is not missed.
 _BRING_BACK = """\
 copy_results=$(
     cat << 'END'
 cd "$STOKER_RESULTS" || exit 0
-find . \\( -type f -o -type l \\) -print0 | while IFS= read -r -d '' file; do
-    target=$STOKER_RESULTS_HOME/$file
-    part=$target.part-$SLURM_JOB_ID-${{SLURM_NODEID:-0}}
-    [ -e "$target" ] && [ ! "$file" -nt "$target" ] && continue
-    mkdir -p "$(dirname "$target")"
-    cp -a "$file" "$part" && mv "$part" "$target"
-done
+find . \\( -type f -o -type l \\) -print0 | {{
+    lost=0
+    while IFS= read -r -d '' file; do
+        target=$STOKER_RESULTS_HOME/$file
+        part=$target.part-$SLURM_JOB_ID-${{SLURM_NODEID:-0}}
+        [ -e "$target" ] && [ ! "$file" -nt "$target" ] && continue
+        mkdir -p "$(dirname "$target")"
+        cp -a "$file" "$part" && mv "$part" "$target" && continue
+        rm -f "$part"
+        [ -e "$file" ] && lost=$((lost + 1))
+    done
+    [ "$lost" = 0 ] && exit 0
+    echo "$(hostname): of the files in $PWD, $lost not copied to $STOKER_RESULTS_HOME" >&2
+    exit 1
+}}
 END
 )
 # shellcheck disable=SC2329  # called by a trap
 bring_back() {{
     "$@" {each}bash -c "$copy_results"
 }}"""
+
+# The training's own code stays; but a job whose results are not home has not done its work.
+_LEAVE = """\
+# shellcheck disable=SC2329  # called by a trap
+leave() {
+    local code=$?
+    bring_back || code=$((code ? code : 1))
+{tidy}    exit "$code"
+}
+trap leave EXIT"""
 
 
 def _local(plan: Plan) -> str:
@@ -184,8 +203,10 @@ def render_stage(plan: Plan) -> str:
         lines += _stage_data(plan)
     if staged.results is not None:
         lines += _keep_results(plan)
-    leaving = [*(["bring_back"] if copies_results(plan) else []), *_tidy_up(plan)]
-    if leaving:
+    leaving = _tidy_up(plan)
+    if copies_results(plan):
+        lines.append(_LEAVE.replace("{tidy}", "".join(f"    {each}\n" for each in leaving)))
+    elif leaving:
         lines.append(f"trap {quote('; '.join(leaving))} EXIT")
     return "\n".join(lines)
 

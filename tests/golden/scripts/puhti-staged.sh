@@ -105,20 +105,34 @@ srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_T
 copy_results=$(
     cat << 'END'
 cd "$STOKER_RESULTS" || exit 0
-find . \( -type f -o -type l \) -print0 | while IFS= read -r -d '' file; do
-    target=$STOKER_RESULTS_HOME/$file
-    part=$target.part-$SLURM_JOB_ID-${SLURM_NODEID:-0}
-    [ -e "$target" ] && [ ! "$file" -nt "$target" ] && continue
-    mkdir -p "$(dirname "$target")"
-    cp -a "$file" "$part" && mv "$part" "$target"
-done
+find . \( -type f -o -type l \) -print0 | {
+    lost=0
+    while IFS= read -r -d '' file; do
+        target=$STOKER_RESULTS_HOME/$file
+        part=$target.part-$SLURM_JOB_ID-${SLURM_NODEID:-0}
+        [ -e "$target" ] && [ ! "$file" -nt "$target" ] && continue
+        mkdir -p "$(dirname "$target")"
+        cp -a "$file" "$part" && mv "$part" "$target" && continue
+        rm -f "$part"
+        [ -e "$file" ] && lost=$((lost + 1))
+    done
+    [ "$lost" = 0 ] && exit 0
+    echo "$(hostname): of the files in $PWD, $lost not copied to $STOKER_RESULTS_HOME" >&2
+    exit 1
+}
 END
 )
 # shellcheck disable=SC2329  # called by a trap
 bring_back() {
     "$@" srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" --overlap --mem=0 --gres=none bash -c "$copy_results"
 }
-trap bring_back EXIT
+# shellcheck disable=SC2329  # called by a trap
+leave() {
+    local code=$?
+    bring_back || code=$((code ? code : 1))
+    exit "$code"
+}
+trap leave EXIT
 
 # Rendezvous: the first node of the job, and a port on it that no other job is using.
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
