@@ -17,12 +17,14 @@ from hypothesis import strategies as st
 
 from command import Command, Done
 from stoker.cluster.load import load_cluster
+from stoker.engine.output import filled
 from stoker.engine.submit import scrubbed
 from stoker.errors import UsageError
 from stoker.plan.make import make_plan
+from stoker.plan.quote import quote
 from stoker.plan.script import render_script
 from stoker.plan.spec import Spec, Staging, Survival
-from stoker.plan.submission import Submission
+from stoker.plan.submission import Submission, log_words
 from stoker.plan.sweep import parse_sweep, render_points
 
 Stoker = Callable[..., Done]
@@ -144,6 +146,20 @@ def test_a_folder_that_cannot_be_made_is_told(submit: Stoker, tmp_path: Path) ->
     done = submit(*PUHTI, "-o", str(tmp_path / "file/run"), "train.py")
     assert done.returncode == 1
     assert "the run folder cannot be made" in done.stderr
+
+
+def test_a_percent_sign_in_a_folder_is_no_mark_of_slurms(submit: Stoker, tmp_path: Path) -> None:
+    folder = tmp_path / "100%test/50%%/run%j"
+    assert submit(*PUHTI, "-o", str(folder), "train.py").returncode == 0
+    log = json.loads((folder / "job.json").read_text())["log"]
+    assert f"#SBATCH --output={log}\n" in (folder / "job.sh").read_text()
+    # As Slurm fills it in, for the job and for each of its tasks.
+    assert filled(log, "1234", "train", "1234") == f"{folder}/out.log"
+    (option, _) = log_words(Submission(str(folder), has_task_logs=True))
+    shell = f"job_folder={quote(str(folder))}; printf %s {option}"
+    said = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True).stdout
+    log = said.removeprefix("--output=")
+    assert filled(log, "1234", "train", "1234") == f"{folder}/logs/0.log"
 
 
 WORDS = st.text(st.characters(exclude_characters="\0,", codec="utf-8"), max_size=8)

@@ -64,6 +64,7 @@ def log_words(submission: Submission | None) -> list[str]:
     if submission is None or not submission.has_task_logs:
         return []
     return [
-        '--output="$job_folder/logs/${SLURM_ARRAY_TASK_ID:+$SLURM_ARRAY_TASK_ID-}%t.log"',
+        # To Slurm a percent sign is a mark, and two are one.
+        '--output="${job_folder//%/%%}/logs/${SLURM_ARRAY_TASK_ID:+$SLURM_ARRAY_TASK_ID-}%t.log"',
         "--open-mode=append",
     ]

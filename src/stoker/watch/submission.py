@@ -73,7 +73,9 @@ def submit_order(
 def _with_log(plan: Plan, folder: RunFolder, order: Order) -> Plan:
     """Return the plan with the log in the run folder, unless the user wants it elsewhere."""
     options = dict(plan.directives)
-    options.setdefault("output", str(folder.log("%a" if order.array else "")))
+    # In the name of a log Slurm fills in what stands after a percent sign.
+    marked = RunFolder(Path(str(folder.path).replace("%", "%%")))
+    options.setdefault("output", str(marked.log("%a" if order.array else "")))
     options.setdefault("open-mode", "append")
     return replace(plan, directives=tuple(options.items()))
 
