@@ -201,6 +201,27 @@ def test_any_number_of_small_programs_costs_no_memory(run: Run) -> None:
     assert len(run.scribe._heard) <= MAX_PROCESSES + 1
 
 
+def test_any_number_of_trainings_keeps_no_files_open(run: Run) -> None:
+    """As in a batch script that tries a thousand settings."""
+    open_files: list[int] = []
+
+    def train(pid: int) -> None:
+        open_files.append(len(list(Path("/proc/self/fd").iterdir())))
+        run.facts(pid)
+        run.steps(pid)
+        run.worker(GONE, own=float(pid))
+        run.facts(pid, ppid=9)
+        run.bye(pid)
+
+    run.attend(*(partial(train, pid) for pid in range(TRAIN, TRAIN + 9)))
+    assert open_files == [open_files[0]] * 9
+    assert len(run.labels()) == 9
+    assert {run.told(label)["ppid"] for label in run.labels()} == {9}
+    assert [len(run.rows(label)) for label in run.labels()] == [1] * 9
+    # The worker that was killed is the first one's.
+    assert run.told()["worker_lines"] == [["/u/data.py", "load", 7, TRAIN, 2 * TRAIN]]
+
+
 # -- workers ---------------------------------------------------------------------------------
 
 

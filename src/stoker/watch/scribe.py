@@ -83,6 +83,7 @@ class Scribe:
         # Lines of loader workers and other children, by the process that forked them.
         self._children: dict[int, dict[tuple[str, str, int], list[float]]] = {}
         self._opens = 0.0
+        self._has_steps = False
         self._writer: SeriesWriter | None = None
         self._facts_at = 0.0
         self.on_reading: Callable[[], None] | None = None
@@ -196,8 +197,10 @@ class Scribe:
             self._heard[pid] = heard
             self._opens += max(0, message["opens"] - heard.snapshot.get("opens", 0))
             heard.snapshot = message
-        elif message["k"] == "bye" and heard.writer is None:
-            if heard.snapshot.get("child"):
+        elif message["k"] == "bye":
+            if heard.writer is not None:
+                self._write(lambda: self._finish(heard))
+            elif heard.snapshot.get("child"):
                 self._fold(heard)
             elif len(self._heard) > MAX_PROCESSES:
                 self._heard.pop(pid, None)
@@ -216,6 +219,7 @@ class Scribe:
             heard.writer = SeriesWriter(
                 self.folder.steps(heard.label), head, MAX_COARSE_STEP_ROWS, FINE_STEP_ROWS
             )
+            self._has_steps = True
         heard.writer.append(row)
 
     def _label(self, heard: Heard, rank: int) -> str:
@@ -235,15 +239,27 @@ class Scribe:
     # -- what is written of each rank ------------------------------------------------
 
     def _write_facts(self, is_last: bool = False) -> None:
+        self._fold_gone()
+        for heard in self._heard.values():
+            if heard.writer is not None:
+                self.folder.write(self.folder.facts(heard.label), self._facts_of(heard))
+        if is_last and not self._has_steps:
+            self._write_main()
+
+    def _fold_gone(self) -> None:
         for heard in list(self._heard.values()):
             is_idle_child = heard.snapshot.get("child") and heard.writer is None
             if is_idle_child and not Path(f"/proc/{heard.pid}").exists():
                 self._fold(heard)
-        stepping = [each for each in self._heard.values() if each.writer is not None]
-        for heard in stepping:
-            self.folder.write(self.folder.facts(heard.label), self._facts_of(heard))
-        if is_last and not stepping:
-            self._write_main()
+
+    def _finish(self, heard: Heard) -> None:
+        """A process that took steps has ended: a run may have any number of them in turn."""
+        del self._heard[heard.pid]
+        assert heard.writer is not None
+        heard.writer.close()
+        self._fold_gone()
+        self.folder.write(self.folder.facts(heard.label), self._facts_of(heard))
+        self._children.pop(heard.pid, None)
 
     def _write_main(self) -> None:
         """Nobody took a step: the process that was busiest with the user's own code is told."""
