@@ -174,6 +174,21 @@ def test_two_processes_of_the_same_rank_are_told_apart(run: Run) -> None:
     assert [len(run.rows(label)) for label in run.labels()] == [2, 2]
 
 
+def test_facts_are_written_on_though_the_clock_is_set_back(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, wall = time.monotonic(), time.time()
+    for since, clock in ((10.0, wall), (20.0, wall - 3600)):
+        run.steps()
+        run.facts(cost_s=since)
+        run.scribe._hear()
+        monkeypatch.setattr(time, "monotonic", lambda since=since: running + since)
+        monkeypatch.setattr(time, "time", lambda clock=clock: clock)
+        run.scribe._read(None, 1.0)
+        assert run.told()["cost_s"] == since
+    run.scribe.close(0)
+
+
 def test_who_takes_no_step_is_not_told_beside_those_who_do(run: Run) -> None:
     """The launcher of the ranks, for one."""
     run.attend(lambda: run.facts(70), run.steps, run.facts)

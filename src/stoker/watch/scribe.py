@@ -85,7 +85,7 @@ class Scribe:
         self._opens = 0.0
         self._has_steps = False
         self._writer: SeriesWriter | None = None
-        self._facts_at = 0.0
+        self._facts_at = time.monotonic()
         self.on_reading: Callable[[], None] | None = None
 
     # -- the loop --------------------------------------------------------------------
@@ -136,8 +136,9 @@ class Scribe:
 
     def _read(self, sampler: Sampler | None, seconds: float) -> float:
         now = time.time() - self.start
-        if now - self._facts_at >= FACTS_EVERY_S:
-            self._facts_at = now
+        # The clock of a node may be set back while it runs.
+        if time.monotonic() - self._facts_at >= FACTS_EVERY_S:
+            self._facts_at = time.monotonic()
             self._write(self._write_facts)
         if self.on_reading is not None:
             self.on_reading()
