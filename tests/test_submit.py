@@ -148,6 +148,19 @@ def test_a_folder_that_cannot_be_made_is_told(submit: Stoker, tmp_path: Path) ->
     assert "the run folder cannot be made" in done.stderr
 
 
+def test_the_folder_of_a_job_that_waits_is_not_given_to_another(
+    submit: Stoker, tmp_path: Path
+) -> None:
+    words = (*PUHTI, "-o", "my run", "train.py")
+    assert submit(*words, answer="echo no >&2; exit 1").returncode == 1
+    assert submit(*words).stdout == "1234\n"
+    done = submit(*words, answer="echo 1235")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "`my run` already holds a job\n  why: job 1234 " in done.stderr
+    assert "  fix: -o 'my run-2'" in done.stderr
+    assert json.loads((tmp_path / "work/my run/job.json").read_text())["id"] == "1234"
+
+
 def test_a_percent_sign_in_a_folder_is_no_mark_of_slurms(submit: Stoker, tmp_path: Path) -> None:
     folder = tmp_path / "100%test/50%%/run%j"
     assert submit(*PUHTI, "-o", str(folder), "train.py").returncode == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -49,6 +50,7 @@ def submit_order(
 
     Whatever goes wrong, the folder stays, and its script can be submitted by hand.
     """
+    _refuse_taken(order.output)
     try:
         folder = new_run(plan.spec.script, order.output)
         plan = _with_log(plan, folder, order)
@@ -68,6 +70,20 @@ def submit_order(
         raise
     folder.write(folder.job_json, facts)
     return folder, facts
+
+
+def _refuse_taken(wanted: Path | None) -> None:
+    """Raise where a job was submitted that has this folder; it may not have begun to record."""
+    if wanted is None:
+        return
+    folder = RunFolder(wanted)
+    job = folder.read(folder.job_json).get("id")
+    if job:
+        raise FileError(
+            f"`{wanted}` already holds a job",
+            why=f"job {job} records its run there, and a run is never overwritten",
+            fix=f"-o {shlex.quote(f'{wanted}-2')}, or remove it",
+        )
 
 
 def _with_log(plan: Plan, folder: RunFolder, order: Order) -> Plan:
