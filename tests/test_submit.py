@@ -24,8 +24,9 @@ from stoker.plan.make import make_plan
 from stoker.plan.quote import quote
 from stoker.plan.script import render_script
 from stoker.plan.spec import Spec, Staging, Survival
-from stoker.plan.submission import Submission, log_words
+from stoker.plan.submission import Submission, log_words, render_folder
 from stoker.plan.sweep import parse_sweep, render_points
+from stoker.watch.folder import RunFolder
 
 Stoker = Callable[..., Done]
 PUHTI = ("--cluster", "puhti", "--account", "project_2001234", "--gpus", "1", "--time", "1h")
@@ -173,6 +174,26 @@ def test_a_percent_sign_in_a_folder_is_no_mark_of_slurms(submit: Stoker, tmp_pat
     said = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True).stdout
     log = said.removeprefix("--output=")
     assert filled(log, "1234", "train", "1234") == f"{folder}/logs/0.log"
+
+
+def test_a_script_that_is_submitted_again_by_hand_records_beside_the_first(tmp_path: Path) -> None:
+    folder = tmp_path / "it's"
+
+    def record(**environ: str) -> str:
+        shell = render_folder(Submission(str(folder))) + '\nprintf %s "$run_folder"'
+        done = subprocess.run(["bash", "-c", shell], env=environ, capture_output=True, check=True)
+        run = Path(done.stdout.decode())
+        run.mkdir(parents=True, exist_ok=True)
+        (run / "run.json").touch(exist_ok=False)
+        return str(run.relative_to(folder))
+
+    assert record() == "."
+    assert record(SLURM_RESTART_COUNT="1") == "attempt-1"
+    assert record() == "attempt-2"
+    assert record(SLURM_RESTART_COUNT="1") == "attempt-3"
+    assert record(SLURM_ARRAY_TASK_ID="7") == "7"
+    assert record(SLURM_ARRAY_TASK_ID="7") == "7/attempt-1"
+    assert RunFolder(folder).latest().path == folder / "attempt-3"
 
 
 WORDS = st.text(st.characters(exclude_characters="\0,", codec="utf-8"), max_size=8)

@@ -22,13 +22,20 @@ class Submission:
 
 
 def render_folder(submission: Submission) -> str:
-    """Return the block that says where the run is kept: each element and each attempt apart."""
+    """Return the block that says where the run is kept: each element and each attempt apart.
+
+    One that somebody submits again by hand is an attempt too: what was recorded stays.
+    """
     return f"""\
-# Run folder: what `stoker jobs`, `stoker logs` and `stoker report` read.
+# Run folder: what `stoker jobs`, `stoker logs` and `stoker report` read; each attempt has its own.
 job_folder={quote(submission.folder)}
-run_folder=$job_folder
-[[ ${{SLURM_ARRAY_TASK_ID-}} ]] && run_folder+=/$SLURM_ARRAY_TASK_ID
-((${{SLURM_RESTART_COUNT:-0}} > 0)) && run_folder+=/attempt-$SLURM_RESTART_COUNT"""
+first_folder=$job_folder${{SLURM_ARRAY_TASK_ID:+/$SLURM_ARRAY_TASK_ID}}
+attempt=${{SLURM_RESTART_COUNT:-0}}
+run_folder=$first_folder
+((attempt > 0)) && run_folder+=/attempt-$attempt
+while [[ -e $run_folder/run.json ]]; do
+    run_folder=$first_folder/attempt-$((++attempt))
+done"""
 
 
 def render_watch(submission: Submission) -> str:
