@@ -176,6 +176,20 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
         alone.checkpoint.save(1, path / "below a file")
 
 
+def test_what_a_killed_training_left_half_written_goes_away(alone: Context, tmp_path: Path) -> None:
+    left = [".c-7.pkl.123.part", ".c-12.pkl.4567.part", ".last.pkl.123.part"]
+    # Of another process that may still write, and of others altogether.
+    stays = [".c-8.pkl.99.part", ".d-7.pkl.123.part", ".c-7.pkl.part", "c-7.pkl.123.part"]
+    for name in (*left, *stays):
+        (tmp_path / name).write_text("half")
+        if name != stays[0]:
+            os.utime(tmp_path / name, (0, 0))
+    for name in ("c-13.pkl", "last.pkl"):
+        alone.checkpoint.save(1, tmp_path / name)
+    names = {file.name for file in tmp_path.iterdir()}
+    assert names == {*stays, "c-13.pkl", "last.pkl"}
+
+
 def test_a_full_disk_is_told_though_pytorch_raises_an_error_of_its_own(
     alone: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 # Reading a large folder over the network takes its time.
 LATEST_S = 300.0
+# A file that is being written grows: nobody writes to one that is so old.
+LEFT_S = 3600.0
 
 
 class Checkpoint:
@@ -38,6 +41,8 @@ class Checkpoint:
         temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
+            # Before: they may be what fills the quota.
+            _remove_left(target)
             with temporary.open("wb") as file:
                 _write(obj, file)
                 file.flush()
@@ -88,18 +93,38 @@ class Checkpoint:
 
 def family(path: Path) -> list[Path]:
     """Return the files whose names differ from this one in their last number, in its order."""
-    found = re.fullmatch(r"(.*?)(\d+)(\D*)", path.stem, re.DOTALL)
-    if found is None:
+    pattern = _names(path)
+    if pattern.groups == 0:
         return [path] if path.exists() else []
-    pattern = re.compile(
-        re.escape(found[1]) + r"(\d+)" + re.escape(found[3] + path.suffix), re.DOTALL
-    )
-    try:
-        files = list(path.parent.iterdir())
-    except OSError:
-        return []
+    files = _files(path.parent)
     numbered = [(int(match[1]), file) for file in files if (match := pattern.fullmatch(file.name))]
     return [file for _, file in sorted(numbered)]
+
+
+def _names(path: Path) -> re.Pattern[str]:
+    """Return what matches the names of a family, with the number as its group if there is one."""
+    found = re.fullmatch(r"(.*?)(\d+)(\D*)", path.stem, re.DOTALL)
+    if found is None:
+        return re.compile(re.escape(path.name))
+    return re.compile(re.escape(found[1]) + r"(\d+)" + re.escape(found[3] + path.suffix))
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _remove_left(target: Path) -> None:
+    """Remove what processes that were killed have left of the same family, half written."""
+    pattern = _names(target)
+    for file in _files(target.parent):
+        part = re.fullmatch(r"\.(.+)\.\d+\.part", file.name, re.DOTALL)
+        if part and pattern.fullmatch(part[1]):
+            with suppress(OSError):
+                if time.time() - file.stat().st_mtime > LEFT_S:
+                    file.unlink()
 
 
 def _write(obj: object, file: IO[bytes]) -> None:
