@@ -15,6 +15,7 @@ import pytest
 
 from conftest import FAKES, job_environ
 from stoker.cluster.load import load_cluster
+from stoker.cluster.profile import Disk
 from stoker.data.loading.dataset import open as open_data
 from stoker.data.packing.order import Settings
 from stoker.data.packing.pack import pack
@@ -27,10 +28,15 @@ from stoker.plan.spec import Spec, Staging, Survival
 class Job:
     """A batch script that runs under bash with stand-ins for Slurm; signals can be sent to it."""
 
-    def __init__(self, folder: Path, spec: Spec, **environ: str) -> None:
+    def __init__(
+        self, folder: Path, spec: Spec, disk: Disk | None = None, /, **environ: str
+    ) -> None:
         self.folder = folder
         script = folder / "job.sh"
-        script.write_text(render_script(make_plan(spec, load_cluster("puhti"), folder)))
+        cluster = load_cluster("puhti")
+        if disk is not None:
+            cluster = replace(cluster, disk=disk)
+        script.write_text(render_script(make_plan(spec, cluster, folder)))
         self.ready = folder / "ready"
         os.mkfifo(self.ready)
         base = job_environ(folder, FAKE_READY=str(self.ready), **environ)
@@ -92,6 +98,20 @@ def test_a_job_whose_results_do_not_come_home_has_failed(tmp_path: Path) -> None
     assert list((tmp_path / "home results").iterdir()) == []
     assert f"1 not copied to {tmp_path}/home results" in job.stderr
     assert (tmp_path / "local disk/results-4211/model.pt").exists()
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("code", [0, 7])
+def test_results_that_are_home_do_not_stay_on_a_disk_that_nobody_empties(
+    tmp_path: Path, kept: bool, code: int
+) -> None:
+    disk = Disk(exists=True, path=str(tmp_path / "disk"), kept=kept)
+    environ = {"FAKE_TRAINING": "finishes", "FAKE_EXIT": str(code), "USER": "me"}
+    job = Job(tmp_path, spec(tmp_path), disk, **environ)
+    job.wait_until_training()
+    assert job.end() == code
+    assert (tmp_path / "home results" / "model.pt").exists()
+    assert not list((tmp_path / "disk").rglob("*.pt"))
 
 
 def test_results_come_home_before_the_time_limit_while_the_training_goes_on(tmp_path: Path) -> None:

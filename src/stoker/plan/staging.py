@@ -120,10 +120,19 @@ _LEAVE = """\
 # shellcheck disable=SC2329  # called by a trap
 leave() {
     local code=$?
-    bring_back || code=$((code ? code : 1))
+{bring}
 {tidy}    exit "$code"
 }
 trap leave EXIT"""
+_BRING = """\
+    bring_back || code=$((code ? code : 1))"""
+# Where the site does not empty the disk; but not under a training that still ends and writes there.
+_BRING_AND_REMOVE = """\
+    if ! bring_back; then
+        code=$((code ? code : 1))
+    elif ! kill -0 "${training:-none}" 2> /dev/null; then
+        {each}rm -rf "$STOKER_RESULTS"
+    fi"""
 
 
 def _local(plan: Plan) -> str:
@@ -203,12 +212,20 @@ def render_stage(plan: Plan) -> str:
         lines += _stage_data(plan)
     if staged.results is not None:
         lines += _keep_results(plan)
-    leaving = _tidy_up(plan)
     if copies_results(plan):
-        lines.append(_LEAVE.replace("{tidy}", "".join(f"    {each}\n" for each in leaving)))
-    elif leaving:
+        lines.append(_leave(plan))
+    elif leaving := _tidy_up(plan):
         lines.append(f"trap {quote('; '.join(leaving))} EXIT")
     return "\n".join(lines)
+
+
+def _leave(plan: Plan) -> str:
+    """Return the lines that bring the results home in the end, and remove what nobody else does."""
+    disk = plan.cluster.disk
+    bring = _BRING_AND_REMOVE if disk.kept or not disk.env else _BRING
+    tidy = "".join(f"    {each}\n" for each in _tidy_up(plan))
+    text = _LEAVE.replace("{bring}", bring).replace("{tidy}", tidy)
+    return text.replace("{each}", _each_node(plan, overlap=True))
 
 
 def _keep_results(plan: Plan) -> list[str]:
