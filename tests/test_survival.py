@@ -301,6 +301,21 @@ def test_an_interrupted_copy_of_a_file_goes_on_unless_the_file_has_changed(tmp_p
         local.unlink()
 
 
+def test_a_copy_that_fails_does_not_stay_on_a_disk_that_nobody_empties(tmp_path: Path) -> None:
+    data, _, job_spec = staged_folder(tmp_path)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "cp").write_text(
+        '#!/bin/bash\nwhile [[ $1 != -t ]]; do shift; done\nprintf half > "$2/half"\nexit 1\n'
+    )
+    (tools / "cp").chmod(0o755)
+    disk = Disk(exists=True, path=str(tmp_path / "disk"))
+    job = Job(tmp_path, job_spec, disk, TOOLS=str(tools))
+    assert job.end() == 1
+    assert f"2 files of {data} were not copied whole" in job.stderr
+    assert not [path for path in (tmp_path / "disk").rglob("*") if path.is_file()]
+
+
 def test_a_second_run_on_the_node_copies_nothing(tmp_path: Path) -> None:
     data, local, job_spec = staged_folder(tmp_path)
     finish(tmp_path, job_spec)

@@ -208,14 +208,15 @@ def render_stage(plan: Plan) -> str:
     if staged.data is not None or copies_results(plan):
         lines.append("# Local disk: what is read often lies on the node itself.")
         lines.append(f"export STOKER_LOCAL={_local(plan)}")
+    if leaving := _tidy_up(plan):
+        # Before the copy: one that fails or is cancelled would stay.
+        lines.append(f"trap {quote('; '.join(leaving))} EXIT")
     if staged.data is not None:
         lines += _stage_data(plan)
     if staged.results is not None:
         lines += _keep_results(plan)
     if copies_results(plan):
         lines.append(_leave(plan))
-    elif leaving := _tidy_up(plan):
-        lines.append(f"trap {quote('; '.join(leaving))} EXIT")
     return "\n".join(lines)
 
 
