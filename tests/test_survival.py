@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -228,9 +229,9 @@ def staged_folder(tmp_path: Path) -> tuple[Path, Path, Spec]:
     return data, tmp_path / "local disk/data/train set", job_spec
 
 
-def finish(tmp_path: Path, job_spec: Spec, **environ: str) -> None:
+def finish(tmp_path: Path, job_spec: Spec, disk: Disk | None = None, /, **environ: str) -> None:
     (tmp_path / "ready").unlink(missing_ok=True)
-    job = Job(tmp_path, job_spec, FAKE_TRAINING="finishes", **environ)
+    job = Job(tmp_path, job_spec, disk, FAKE_TRAINING="finishes", **environ)
     job.wait_until_training()
     assert job.end() == 0
 
@@ -314,6 +315,29 @@ def test_a_copy_that_fails_does_not_stay_on_a_disk_that_nobody_empties(tmp_path:
     assert job.end() == 1
     assert f"2 files of {data} were not copied whole" in job.stderr
     assert not [path for path in (tmp_path / "disk").rglob("*") if path.is_file()]
+
+
+def test_old_data_that_is_half_removed_is_not_found_by_its_name(tmp_path: Path) -> None:
+    """A job may be killed while it makes room, and the next one may want what it removed."""
+    _, _, job_spec = staged_folder(tmp_path)
+    disk = Disk(exists=True, path=str(tmp_path / "disk"), kept=True)
+    kept = tmp_path / "disk/stoker-me/data"
+    finish(tmp_path, job_spec, disk, USER="me")
+    (old,) = kept.iterdir()
+    month_ago = time.time() - 40 * 86400
+    os.utime(old, (month_ago, month_ago))
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "rm").write_text('#!/bin/bash\nfind "${@: -1}" -name one.bin -delete\nexit 1\n')
+    (tools / "rm").chmod(0o755)
+    for name, environ in (("second.tar", {"TOOLS": str(tools)}), ("third.tar", {})):
+        (tmp_path / name).write_text(name)
+        staging = Staging(data=str(tmp_path / name), data_gib=1.0)
+        finish(tmp_path, replace(job_spec, staging=staging), disk, USER="me", **environ)
+        assert not (old / "train set").exists()
+    # What was half removed is removed by the next one that needs room.
+    files = {path.name for path in kept.rglob("*") if path.is_file()}
+    assert files == {"second.tar.lock", "second.tar", "third.tar.lock", "third.tar"}
 
 
 def test_a_second_run_on_the_node_copies_nothing(tmp_path: Path) -> None:

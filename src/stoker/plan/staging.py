@@ -64,9 +64,13 @@ _UNPACK = """\
 rm -rf "$part"
 mkdir "$part" && tar -x -f "$STOKER_DATA_SOURCE" -C "$part" || fail "$STOKER_DATA_SOURCE was not unpacked\""""
 # Where the disk keeps what jobs leave, what no job has begun with for a month makes room: no job
-# that still reads it runs so long.
+# that still reads it runs so long. It loses its name first, as a job may be killed meanwhile.
 _MAKE_ROOM = """\
-find "${STOKER_DATA%/*/*}" -mindepth 1 -maxdepth 1 -mtime +30 -exec rm -rf {} +"""
+find "${STOKER_DATA%/*/*}" -mindepth 1 -maxdepth 1 \\( -mtime +30 -o -name '*.gone' \\) -print0 |
+    while IFS= read -r -d '' old; do
+        [[ $old == *.gone ]] || mv "$old" "$old.gone"
+        rm -rf "${old%.gone}.gone"
+    done"""
 # On Lustre, small files of a new folder lie on one server, and large ones on several.
 LUSTRE_LAYOUT = "-E 1G -c 1 -E -1 -c 4"
 _STRIPE = f"""\
