@@ -236,6 +236,15 @@ def finish(tmp_path: Path, job_spec: Spec, disk: Disk | None = None, /, **enviro
     assert job.end() == 0
 
 
+def weak_rm(tmp_path: Path) -> str:
+    """An rm that is killed before it has removed everything."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "rm").write_text('#!/bin/bash\nfind "${@: -1}" -name one.bin -delete\nexit 1\n')
+    (tools / "rm").chmod(0o755)
+    return str(tools)
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
@@ -326,11 +335,7 @@ def test_old_data_that_is_half_removed_is_not_found_by_its_name(tmp_path: Path) 
     (old,) = kept.iterdir()
     month_ago = time.time() - 40 * 86400
     os.utime(old, (month_ago, month_ago))
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    (tools / "rm").write_text('#!/bin/bash\nfind "${@: -1}" -name one.bin -delete\nexit 1\n')
-    (tools / "rm").chmod(0o755)
-    for name, environ in (("second.tar", {"TOOLS": str(tools)}), ("third.tar", {})):
+    for name, environ in (("second.tar", {"TOOLS": weak_rm(tmp_path)}), ("third.tar", {})):
         (tmp_path / name).write_text(name)
         staging = Staging(data=str(tmp_path / name), data_gib=1.0)
         finish(tmp_path, replace(job_spec, staging=staging), disk, USER="me", **environ)
@@ -338,6 +343,16 @@ def test_old_data_that_is_half_removed_is_not_found_by_its_name(tmp_path: Path) 
     # What was half removed is removed by the next one that needs room.
     files = {path.name for path in kept.rglob("*") if path.is_file()}
     assert files == {"second.tar.lock", "second.tar", "third.tar.lock", "third.tar"}
+
+
+def test_a_job_that_is_queued_again_does_not_find_its_data_half_removed(tmp_path: Path) -> None:
+    """Slurm gives a job that ends a while, and then kills what still removes its data."""
+    _, _, job_spec = staged_folder(tmp_path)
+    disk = Disk(exists=True, path=str(tmp_path / "disk"))
+    finish(tmp_path, job_spec, disk, TOOLS=weak_rm(tmp_path))
+    assert not (tmp_path / "disk/stoker-4211/data/train set").exists()
+    finish(tmp_path, job_spec, disk)
+    assert not [path for path in (tmp_path / "disk").rglob("*") if path.is_file()]
 
 
 def test_a_second_run_on_the_node_copies_nothing(tmp_path: Path) -> None:

@@ -257,4 +257,9 @@ def _tidy_up(plan: Plan) -> list[str]:
     disk = plan.cluster.disk
     if plan.spec.staging.data is None or disk.env or disk.kept:
         return []
-    return [f'{_each_node(plan, overlap=True)}rm -rf "$STOKER_LOCAL"/data']
+    each = _each_node(plan, overlap=True)
+    # Under another name: killed half-way, and queued again, the job would take the rest for all.
+    return [
+        f'{each}mv "$STOKER_LOCAL"/data "$STOKER_LOCAL"/gone',
+        f'{each}rm -rf "$STOKER_LOCAL"/gone',
+    ]
