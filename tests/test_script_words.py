@@ -6,6 +6,7 @@ import os
 import string
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,16 @@ def run(text: str, folder: Path) -> list[list[str]]:
     )
     assert done.returncode == 0, done.stderr
     return words(folder / "argv.log")
+
+
+def test_quotes_in_what_a_profile_runs_on_each_node_survive(tmp_path: Path) -> None:
+    spec = Spec(("train.py",), gpus=8, nodes=2, time_s=3600, framework="ddp")
+    plan = make_plan(spec, load_cluster("puhti"), tmp_path)
+    setup = ("pip install 'torch<2.6'", """printf %s "it's" > said""")
+    plan = replace(plan, environment=replace(plan.environment, node_setup=setup))
+    calls = run(render_script(plan), tmp_path)
+    assert ["pip", "install", "torch<2.6"] in calls
+    assert (tmp_path / "said").read_text() == "it's"
 
 
 @settings(max_examples=examples(300))

@@ -104,7 +104,8 @@ def _waive_source(line: str) -> str:
 
 
 def _once_per_node(plan: Plan, lines: tuple[str, ...]) -> str:
-    body = " &&\n        ".join(lines)
+    # Single quotes around it, as every node expands it for itself; so its own are written out.
+    body = " &&\n        ".join(lines).replace("'", "'\\''")
     command = " ".join([*staging.node_srun(plan), "bash", "-c", f"'{body}'"])
     return (
         f"# shellcheck disable=SC2016  # every node expands these for itself\n{command} || exit 1"
