@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,12 @@ from hypothesis import strategies as st
 
 from command import Command, Done
 from stoker.cluster.load import load_cluster
+from stoker.cluster.profile import Disk
 from stoker.engine.output import filled
 from stoker.engine.submit import scrubbed
 from stoker.errors import UsageError
 from stoker.plan.make import make_plan
+from stoker.plan.preflight import render_preflight
 from stoker.plan.quote import quote
 from stoker.plan.script import render_script
 from stoker.plan.spec import Spec, Staging, Survival
@@ -248,6 +251,18 @@ def test_submitted_scripts_are_sound(framework: str, requeue: bool, tmp_path: Pa
 def test_what_says_where_slurm_is_stays() -> None:
     env = {"SLURM_CONF": "a", "SLURM_JOB_ID": "1", "PYTHONPATH": "/s/stoker/watch/inject:/own"}
     assert scrubbed(env) == {"SLURM_CONF": "a", "PYTHONPATH": "/own"}
+
+
+@pytest.mark.parametrize(("kept", "looked_for"), [(None, 2**30), (True, 0)])
+def test_where_the_data_may_lie_already_no_room_is_asked_for(
+    kept: bool | None, looked_for: int, tmp_path: Path
+) -> None:
+    disk = Disk(exists=True, path="/local", kept=kept)
+    cluster = replace(load_cluster("puhti"), disk=disk)
+    staging = Staging(data="/scratch/set", data_gib=1.0)
+    spec = Spec(("train.py",), gpus=1, framework="plain", time_s=3600, staging=staging)
+    text = render_preflight(make_plan(spec, cluster, tmp_path), Submission("/run", preflight="/p"))
+    assert f'"local": "/local", "local_bytes": {looked_for}' in text
 
 
 def preflight(wanted: dict[str, object], **environ: str) -> subprocess.CompletedProcess[str]:

@@ -21,7 +21,8 @@ def render_preflight(plan: Plan, submitted: Submission) -> str:
         "cpus": plan.cpus_per_task,
         "script": plan.spec.script if plan.spec.is_python and not plan.spec.is_module else None,
         "local": f"${disk.env}" if disk.env else disk.path,
-        "local_bytes": int((staged.data_gib or 0) * 2**30),
+        # Where jobs' data is kept it may lie there already; who copies it sees whether it fits.
+        "local_bytes": 0 if disk.kept else int((staged.data_gib or 0) * 2**30),
     }
     if plan.framework == "deepspeed" and plan.shape.gpu is None:
         wanted["compiler"] = True
