@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -301,6 +302,21 @@ def test_a_port_that_is_taken_is_said() -> None:
         done = preflight({"nodes": 2}, **where)
     assert done.returncode == 1
     assert f"port {port} of 127.0.0.1 is taken" in done.stderr
+
+
+def test_a_node_that_came_does_not_blame_the_first_for_one_that_did_not() -> None:
+    def give_up(door: socket.socket) -> None:
+        friend, _ = door.accept()
+        with friend:
+            friend.recv(100)
+
+    with socket.create_server(("127.0.0.1", 0)) as door, ThreadPoolExecutor(1) as pool:
+        pool.submit(give_up, door)
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(door.getsockname()[1])}
+        done = preflight({"nodes": 3}, **where, SLURM_NODEID="1")
+    assert done.returncode == 1
+    assert "127.0.0.1 did not hear from all nodes" in done.stderr
+    assert "somebody else" not in done.stderr
 
 
 def test_a_sound_node_says_nothing() -> None:

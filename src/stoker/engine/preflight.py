@@ -179,6 +179,12 @@ def greet(address: str, port: int, token: bytes, node: int) -> int:
             error = caught
             time.sleep(0.2)
             continue
+        if words == [b""]:
+            raise Wrong(
+                f"{address} did not hear from all nodes",
+                "it ended before it could answer this one",
+                "look for the error of that node: it names those that did not come",
+            )
         if words[0] != token:
             raise Wrong(
                 f"somebody else answers at {address}:{port}",
