@@ -259,7 +259,8 @@ def _tidy_up(plan: Plan) -> list[str]:
         return []
     each = _each_node(plan, overlap=True)
     # Under another name: killed half-way, and queued again, the job would take the rest for all.
+    # Nothing is there yet where the copy could not begin.
     return [
-        f'{each}mv "$STOKER_LOCAL"/data "$STOKER_LOCAL"/gone',
+        f'{each}mv "$STOKER_LOCAL"/data "$STOKER_LOCAL"/gone 2> /dev/null',
         f'{each}rm -rf "$STOKER_LOCAL"/gone',
     ]
