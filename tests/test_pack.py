@@ -362,6 +362,24 @@ def test_archives_and_packed_data_are_sources_too(source: Path, tmp_path: Path) 
     assert tree(tmp_path / "back") == tree(source)
 
 
+@pytest.mark.parametrize("way", ["tar", "tar.gz"])
+def test_what_macos_puts_into_an_archive_is_left_out(tmp_path: Path, way: str) -> None:
+    path = tar_with(
+        tmp_path / "a.tar", "._a", ".DS_Store", "cat/._1.jpg", "cat/1.jpg", "dog/.DS_Store",
+        "dog/1.jpg", "__MACOSX/cat/._1.jpg",
+    )  # fmt: skip
+    if way == "tar.gz":
+        data, path = path.read_bytes(), tmp_path / "a.tar.gz"
+        path.write_bytes(gzip.compress(data))
+    packed = pack(path, tmp_path / "out", Settings())
+    index = Index.open(index_of(tmp_path / "out"))
+    assert (packed.samples, packed.skipped) == (2, 5)
+    assert keys(tmp_path / "out") == ["cat/1", "dog/1"]
+    assert [index.label(at) for at in range(2)] == [0, 1]
+    unpack(path, tmp_path / "all")
+    assert len(tree(tmp_path / "all")) == 7
+
+
 CLASSES = {"cat/1.jpg": 0, "cat/2.jpg": 0, "dog/1.jpg": 1}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stoker.data.formats import Member
-from stoker.data.sample import LABEL, split_name
+from stoker.data.sample import LABEL, is_hidden, split_name
 
 # Folders of these names are parts of a data set, not classes of it.
 NO_CLASSES = {"train", "training", "val", "valid", "validation", "dev", "test", "images", "labels",
@@ -49,6 +49,8 @@ def classes_of(members: Iterable[Member]) -> list[str]:
     """
     found: dict[str, set[str]] = {}
     for member in members:
+        if is_hidden(member.key):
+            continue
         above, _, name = member.key.rpartition("/")[0].rpartition("/")
         found.setdefault(above, set()).add(name)
         is_labelled = member.extension == LABEL or member.label is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, NamedTuple, Protocol
@@ -9,6 +10,7 @@ from typing import IO, NamedTuple, Protocol
 from stoker.data.checksum import crc32
 
 CHUNK = 1 << 20
+_HIDDEN = re.compile(r"(^|/)\.(?!\.?(/|$))|^__MACOSX/")
 # The part that holds the number of a class, as WebDataset wants it.
 LABEL = "cls"
 # Labels are nearer to 0 than this.
@@ -58,6 +60,15 @@ def split_name(name: str) -> tuple[str, str]:
     if dot <= slash or dot == len(name) - 1:
         return name, ""
     return name[:dot], name[dot + 1 :]
+
+
+def is_hidden(key: str) -> bool:
+    """Say whether a file is one that people do not see, or that macOS has put into an archive.
+
+    >>> [is_hidden(each) for each in ("cat/._1", ".git/config", "__MACOSX/1", "../cat/1", "1")]
+    [True, True, True, False, False]
+    """
+    return _HIDDEN.search(key) is not None
 
 
 def join_name(key: str, extension: str) -> str:

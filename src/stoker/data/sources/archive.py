@@ -8,10 +8,10 @@ from itertools import groupby
 from pathlib import Path
 
 from stoker.data.classes import class_of
-from stoker.data.formats import damaged, scan
+from stoker.data.formats import Member, damaged, scan
 from stoker.data.index import Index, Part
 from stoker.data.npy import npy_head
-from stoker.data.sample import File, Sample
+from stoker.data.sample import File, Sample, is_hidden
 
 
 @dataclass
@@ -20,19 +20,28 @@ class ArchiveSource:
 
     path: Path
     label_names: list[str] = field(default_factory=list)
+    leaves_hidden: bool = False
     may_repeat: bool = True
     skipped: int = 0
 
     def samples(self) -> Iterator[Sample]:
         """Yield every sample; neighbours with one key are one sample."""
+        self.skipped = 0
         path, labels = str(self.path), {name: at for at, name in enumerate(self.label_names)}
-        for key, group in groupby(scan(self.path), key=lambda each: each.key):
+        for key, group in groupby(self._members(), key=lambda each: each.key):
             members = list(group)
             files = tuple(
                 File(each.extension, path, each.offset, each.size, each.packed, each.crc)
                 for each in members
             )
             yield Sample(key, files, labels.get(class_of(key), members[0].label))
+
+    def _members(self) -> Iterator[Member]:
+        for member in scan(self.path):
+            if self.leaves_hidden and is_hidden(member.key):
+                self.skipped += 1
+            else:
+                yield member
 
 
 class PackedSource:

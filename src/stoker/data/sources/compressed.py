@@ -20,7 +20,7 @@ from typing import IO, cast
 from stoker.data.classes import class_of
 from stoker.data.formats import COMPRESSED, Member, damaged
 from stoker.data.formats.tar import members
-from stoker.data.sample import CHUNK, Content, File, Held, Sample
+from stoker.data.sample import CHUNK, Content, File, Held, Sample, is_hidden
 from stoker.errors import FileError, StokerError
 
 # Files that wait for whoever writes them: so many bytes in memory, the others in temporary files.
@@ -33,12 +33,14 @@ class CompressedSource:
 
     path: Path
     label_names: list[str] = field(default_factory=list)
+    leaves_hidden: bool = False
     may_repeat: bool = True
     skipped: int = 0
     can_shuffle: bool = False
 
     def samples(self) -> Iterator[Sample]:
         """Yield every sample; neighbours with one key are one sample."""
+        self.skipped = 0
         labels = {name: at for at, name in enumerate(self.label_names)}
         for key, group in groupby(self._files(), key=lambda each: each[0]):
             yield Sample(key, tuple(file for _, file in group), labels.get(class_of(key)))
@@ -47,6 +49,9 @@ class CompressedSource:
         keeper = _Keeper(self.path)
         with _opened(self.path) as stream:
             for member in members(self.path, stream, inf):
+                if self.leaves_hidden and is_hidden(member.key):
+                    self.skipped += 1
+                    continue
                 stream.seek(member.offset)
                 held = keeper.keep(stream, member.size)
                 yield (

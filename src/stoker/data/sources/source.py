@@ -104,9 +104,9 @@ def _find_file(path: Path, hints: Hints) -> Source | Rows | None:
         # Few sources are: what only this needs takes time to import.
         from stoker.data.sources.compressed import CompressedSource, names_in
 
-        return CompressedSource(path, classes_of(names_in(path)))
+        return CompressedSource(path, classes_of(names_in(path)), leaves_hidden=True)
     if kind in FILE_ARCHIVES:
-        return ArchiveSource(path, classes_of(scan(path)))
+        return ArchiveSource(path, classes_of(scan(path)), leaves_hidden=True)
     return ArchiveSource(path) if kind else None
 
 
