@@ -321,7 +321,7 @@ def refuse_late_cluster(command: Sequence[str]) -> None:
         raise UsageError(
             "no cluster was named before the script",
             why="everything after the script's name belongs to it, so --cluster went there",
-            fix="stoker plan --cluster NAME … train.py",
+            fix="put it before the script: --cluster NAME … train.py",
         )
 
 
