@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from stoker.watch.inside.haste import HASTE_AMONG_MANY_S, HASTE_S, Haste
 from stoker.watch.inside.process import (
     EARLY_LOOKS,
-    HASTE_AMONG_MANY_S,
-    HASTE_S,
     LOOK_BUDGET,
     LOOK_S,
     MAX_LOOK_S,
-    MOMENT_S,
     Watched,
 )
 
@@ -72,42 +71,33 @@ def test_loader_workers_never_begin_with_many_looks(watched: Watched) -> None:
     assert watched._pace(cost=0.0) > LOOK_S
 
 
-def test_before_a_look_the_lock_is_wanted_at_once_and_only_then(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits: list[tuple[float, float]] = []
+@pytest.fixture
+def haste(monkeypatch: pytest.MonkeyPatch) -> Iterator[Haste]:
+    before, put = sys.getswitchinterval(), sys.setswitchinterval
+    for name in ("getswitchinterval", "setswitchinterval"):
+        monkeypatch.setattr(sys, name, getattr(sys, name))
+    made = Haste()
+    made.install()
+    yield made
+    put(before)
 
-    class Stop:
-        def acquire(self, timeout: float) -> bool:
-            waits.append((timeout, sys.getswitchinterval()))
-            return False
 
+def test_our_thread_wants_the_lock_at_once_and_the_program_does_not_see_it(haste: Haste) -> None:
     before = sys.getswitchinterval()
-    monkeypatch.setattr(watched, "_stop", Stop())
-    for is_alone, haste in ((True, HASTE_S), (False, HASTE_AMONG_MANY_S)):
-        monkeypatch.setattr(watched, "_is_alone", is_alone)
-        for looks in range(100):
-            watched.lines.samples = looks
-            assert not watched._stops_in_a_moment()
-            assert sys.getswitchinterval() == before
-        assert all(interval == pytest.approx(haste) for _, interval in waits[-100:])
-    # As often in one part of these moments as in another.
-    moments = sorted(moment / MOMENT_S for moment, _ in waits[:100])
-    assert all(abs(moment - at / 100) < 0.03 for at, moment in enumerate(moments))
+    for is_alone, wanted in ((True, HASTE_S), (False, HASTE_AMONG_MANY_S)):
+        haste.hurry(is_alone)
+        assert haste._get() == pytest.approx(wanted)
+        assert sys.getswitchinterval() == before
+    haste.rest()
+    assert haste._get() == sys.getswitchinterval() == before
 
 
-def test_an_interval_that_the_program_sets_meanwhile_is_kept(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Stop:
-        def acquire(self, timeout: float) -> bool:
-            sys.setswitchinterval(0.25)
-            return True
-
-    before = sys.getswitchinterval()
-    monkeypatch.setattr(watched, "_stop", Stop())
-    try:
-        assert watched._stops_in_a_moment()
-        assert sys.getswitchinterval() == 0.25
-    finally:
-        sys.setswitchinterval(before)
+def test_an_interval_that_the_program_sets_is_kept(haste: Haste) -> None:
+    with pytest.raises(ValueError, match="strictly positive"):
+        sys.setswitchinterval(0)
+    haste.hurry(True)
+    sys.setswitchinterval(0.25)
+    haste.hurry(True)
+    assert haste._get() == sys.getswitchinterval() == 0.25
+    haste.rest()
+    assert haste._get() == sys.getswitchinterval() == 0.25

@@ -10,6 +10,7 @@ import sys
 import time
 
 from . import hooks
+from .haste import Haste
 from .imports import Waiting
 from .lines import Lines
 from .post import Post
@@ -32,12 +33,8 @@ LOOK_BUDGET = 0.0025
 LATE_LOOK_BUDGET = 0.001
 CHANGE_S = 2e-4
 MAX_LOOK_S = 1.0
-# Who waits for Python's lock gets it when it is given up, or after 5 ms by force. Code of less than
-# that between two lines that give it up would never be seen. Before a look we therefore wait for a
-# moment more, of any length up to these 5 ms, and then want the lock at once; less so where other
-# threads of the program would get it from each other that soon, too.
+# Looks come up to this much later than in turn, so that nothing else keeps step with them.
 MOMENT_S = 0.005
-HASTE_S, HASTE_AMONG_MANY_S = 1e-6, 1e-4
 GOLDEN = 0.618034
 COST_MEMORY = 0.2
 TELL_S = 1.0
@@ -67,6 +64,7 @@ class Watched:
         self.waiting = Waiting(self.give_up_on)
         self.timeline = Timeline(_thread.get_ident())
         self.lines = Lines()
+        self.haste = Haste()
         self.exact: Any = None
         self.facts: dict[str, Any] = {}
         self.notes: list[str] = []
@@ -89,6 +87,7 @@ class Watched:
         _current.append(self)
         sys.meta_path.insert(0, self.waiting)
         hooks.wait_for_frameworks(self)
+        self.haste.install()
         sys.addaudithook(self.opens.hook)  # type: ignore[arg-type]
         os.register_at_fork(
             before=self._pause, after_in_parent=self._resume, after_in_child=self._be_child
@@ -149,12 +148,16 @@ class Watched:
         interval = LOOK_S
         cost = 0.0
         last = tell_at = time.perf_counter()
-        while not self._stop.acquire(timeout=interval) and not self._stops_in_a_moment():
+        self.haste.hurry(self._is_alone)
+        while not self._stop.acquire(
+            timeout=interval + MOMENT_S * (self.lines.samples * GOLDEN % 1)
+        ):
             now = time.perf_counter()
             busy = time.thread_time()
             try:
                 self._look(me, now - last)
-                cost += COST_MEMORY * (time.perf_counter() - now - cost)
+                # Not by the clock: others on the cores would make looks rare, and each weigh more.
+                cost += COST_MEMORY * (time.thread_time() - busy - cost)
                 if now - tell_at >= TELL_S:
                     tell_at = now
                     self._tell(now)
@@ -163,20 +166,10 @@ class Watched:
             last = now
             self.cost_s += time.thread_time() - busy
             interval = self._pace(cost)
+            self.haste.hurry(self._is_alone)
+        self.haste.rest()
         self._is_ticking = False
         self._ended.release()
-
-    def _stops_in_a_moment(self) -> bool:
-        """Wait until the user's code is where it is by chance; say whether we have to stop."""
-        before = sys.getswitchinterval()
-        moment = MOMENT_S * (self.lines.samples * GOLDEN % 1)
-        sys.setswitchinterval(HASTE_S if self._is_alone else HASTE_AMONG_MANY_S)
-        hasty = sys.getswitchinterval()
-        try:
-            return self._stop.acquire(timeout=moment)
-        finally:
-            if sys.getswitchinterval() == hasty:  # not the program's own, set meanwhile
-                sys.setswitchinterval(before)
 
     def _pace(self, cost: float) -> float:
         """Return how long to wait for the next look, of which one costs so much."""
