@@ -12,16 +12,8 @@ SETTINGS = ("batch_size", "num_workers", "pin_memory", "prefetch_factor", "persi
 # What data sets call the folder that they read, and the files in it; torchvision's name first.
 FOLDERS = ("root", "root_dir", "data_dir", "data_root", "img_dir", "image_dir", "images_dir",
            "folder", "directory", "path")  # fmt: skip
-FILES = (
-    "paths",
-    "files",
-    "image_paths",
-    "img_paths",
-    "file_paths",
-    "filenames",
-    "samples",
-    "images",
-)
+FILES = ("paths", "files", "image_paths", "img_paths", "file_paths", "filenames", "samples",
+         "images")  # fmt: skip
 # A Subset holds the dataset that it is a part of, and that may be one, too.
 MAX_DEPTH = 4
 
