@@ -298,6 +298,20 @@ def test_one_long_step_does_not_make_the_short_ones_after_it_dear(loop: Loop) ->
         assert loop.marks.stride > usual / 2
 
 
+def test_a_host_that_runs_ahead_is_measured_by_what_the_device_takes(loop: Loop) -> None:
+    """Its own steps are short, whatever marks cost: the device has time enough meanwhile."""
+    loop.device.cost_ms = 0.01
+    for _ in range(20):
+        for _ in range(20):
+            loop.data(0)
+            loop.forward(20)
+            loop.backward(40)
+            loop.optimizer(1)
+        loop.wait_for_device()
+    assert loop.marks.stride <= 2
+    assert loop.marks.measured > 100
+
+
 def test_marks_between_which_nothing_can_have_been_launched_are_one(loop: Loop) -> None:
     loop.steps(10)
     recorded = loop.device.recorded

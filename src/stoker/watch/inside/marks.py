@@ -70,6 +70,8 @@ class Marks:
         self._cost = 0.0
         self._since = 0
         self._length = self._marked_at = 0.0
+        # What the last two measured steps took on the device.
+        self._device_s = (0.0, 0.0)
         # Marks up to the end of the last optimizer step: where a step may be cut.
         self._cut_at = 0
         # A measured step is to open at the next optimizer's end, or has just been opened there.
@@ -194,8 +196,10 @@ class Marks:
         self._pending.append((step, events))
 
     def _open_next(self, length: float, cut: bool) -> None:
-        # One long step, with a checkpoint in it, must not make the short ones after it dear.
-        usual, self._length = min(length, self._length or length), length
+        # One long step, with a checkpoint in it, must not make the short ones after it dear. A host
+        # that runs ahead takes hardly any time for a step, and the device takes what it takes.
+        usual = max(min(length, self._length or length), min(self._device_s))
+        self._length = length
         if self._cost and usual:
             wanted = self._cost / (BUDGET * usual)
             # A stride that wanders does not fall in step with whatever comes every 10 steps.
@@ -222,6 +226,7 @@ class Marks:
         block = self.timeline.block
         spans = settled(totals, step.has_forward)
         block.add(f"{step.kind}.device_step", sum(spans))
+        self._device_s = (self._device_s[1], sum(spans))
         for name, span in zip(NAMES, spans, strict=True):
             if span:
                 block.add(f"{step.kind}.{name}", span)
