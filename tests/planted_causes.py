@@ -23,6 +23,7 @@ from stoker.watch.summary import Summary, read_summary
 ROOT = Path(__file__).parent.parent
 PLANTED = ROOT / "tests/planted"
 JOB = {"SLURM_JOB_ID": "4211", "SLURM_JOB_NAME": "train", "SLURM_CPUS_PER_TASK": "1"}
+WIDE_JOB = {**JOB, "SLURM_CPUS_PER_TASK": "16"}
 LIMIT_S = 300.0
 
 
@@ -159,8 +160,24 @@ CAUSES = {
         "device_batch", "batch-too-small", (), ("fixed",), changes="steps", device="cuda",
         environ=JOB, samples=4.0,
     ),
+    "pageable copies": Cause(
+        "device_copies", "loader-pinning", (), ("fixed",), changes="steps", device="cuda",
+        environ=WIDE_JOB,
+    ),
+    "too few workers for a GPU": Cause(
+        "device_pictures", "loader-workers", ("workers=2",), ("workers={workers_to:g}",),
+        changes="steps", device="cuda", environ=WIDE_JOB,
+    ),
+    "workers that are waited for": Cause(
+        "device_pictures", "slow-end", ("workers=12", "height=150", "leave=1"),
+        ("workers=12", "height=150"), device="cuda", environ=WIDE_JOB,
+    ),
     "a GPU for a CPU job": Cause("device_on_cpu", "gpu-for-cpu-job", device="cuda", environ=JOB),
     "healthy: a busy GPU": Cause("device_healthy", device="cuda", environ=JOB),
+    "healthy: pictures for a GPU": Cause(
+        "device_pictures", words=("workers=14", "height=150", "batch=256"), device="cuda",
+        environ=WIDE_JOB,
+    ),
     "healthy: layers unfrozen": Cause("reserved_freeze"),
     "healthy: rows in memory": Cause("loading_healthy"),
     "healthy: workers that keep up": Cause("loading_healthy", words=("kind=workers",)),

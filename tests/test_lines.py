@@ -92,6 +92,14 @@ def test_a_line_has_the_phase_of_most_of_its_time(lines: Lines) -> None:
     assert [each[-1] for each in told(lines)] == ["forward", None]
 
 
+def test_a_phase_that_is_not_sure_counts_where_no_other_was_seen(lines: Lines) -> None:
+    copy, table = ("/u/train.py", "main", 4), ("/u/train.py", "main", 9)
+    lines.add(stack(copy), 20, DATA, is_sure=False)
+    lines.add(stack(copy), 1, FORWARD)
+    lines.add(stack(table), 5, DATA, is_sure=False)
+    assert [each[-1] for each in told(lines)] == ["forward", "data"]
+
+
 def test_the_stack_of_a_forked_worker_ends_where_the_worker_begins(lines: Lines) -> None:
     """Below it are the frames of the parent, which the child will never return to."""
     bootstrap = ("/usr/lib/python3.11/multiprocessing/process.py", "_bootstrap", 314)

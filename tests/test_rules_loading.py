@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from stoker.advise.finding import Finding
 from stoker.advise.findings import find
 from stoker.advise.repeat import repeat_noise
 from stoker.advise.rules import loading, storage, tensorflow_input
+from stoker.advise.rules.device import host_code
 from stoker.advise.wait import read_wait
 from stoker.watch.folder import RunFolder
 from stoker.watch.series import Row, SeriesWriter, Stat
@@ -42,6 +44,7 @@ class Case(NamedTuple):
     machine_pct: float = 20.0
     read_mb_s: float = 0.0
     h2d: float = 0.0
+    other: float = 0.0
     device_steps: int = 0
     lines: Sequence[list[Any]] = (LOOP, [*DECODE, "data"], [*SCALE, "data"])
     worker_lines: Sequence[list[Any]] = ()
@@ -85,8 +88,10 @@ def write_rank(folder: RunFolder, case: Case, rank: int, wall: float) -> None:
     stats = {
         "steady.step": stat(step, count),
         "steady.data": stat(case.data / 1000, count),
-        "steady.forward": stat((case.rest - case.h2d) / 1000, count),
+        "steady.forward": stat((case.rest - case.h2d - case.other) / 1000, count),
     }
+    if case.other:
+        stats["steady.other"] = stat(case.other / 1000, count)
     if case.h2d:
         stats["steady.h2d"] = stat(case.h2d / 1000, count)
     if case.device_steps:
@@ -330,6 +335,25 @@ def test_workers_that_keep_up_are_not_too_few(tmp_path: Path) -> None:
 def test_pinned_memory_is_not_advised_twice(tmp_path: Path) -> None:
     case = CAUSES["loader-pinning"]._replace(loader={"pin_memory": True})
     assert found(case, tmp_path) == []
+
+
+def test_freeing_batches_of_workers_is_a_part_of_what_pinning_saves(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nfor batch in loader:\n    tidy(batch)\n")
+    os.utime(script, (START - 60, START - 60))
+    loop = [str(script), "<module>", 2, 12.0, 40.0, "data"]
+    code = [str(script), "<module>", 3, 12.0, 12.0, "other"]
+    case = CAUSES["loader-pinning"]._replace(workers=4, other=15.0)
+    gains = []
+    for name, line in (("loop", loop), ("code", code)):
+        summary = summary_of(case._replace(lines=[line]), tmp_path / name)
+        finding, *_ = find(summary, RULES)
+        assert finding.key == "loader-pinning"
+        assert finding.gain is not None
+        gains.append(finding.gain.ceiling)
+        told = host_code(summary)
+        assert (told is None) == (name == "loop")
+    assert gains[0] > 1.2 * gains[1]
 
 
 def test_copies_by_the_hosts_clock_alone_are_not_believed(tmp_path: Path) -> None:

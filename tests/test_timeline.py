@@ -437,3 +437,48 @@ def test_no_order_of_events_loses_or_invents_time(names: list[str]) -> None:
                     if name.startswith(f"{kind}.") and not name.endswith(".step")
                 )
                 assert parts == pytest.approx(block.sums[f"{kind}.step"][1], abs=1e-6)
+
+
+# -- the end ---------------------------------------------------------------------------------
+
+
+def test_what_comes_after_the_last_step_has_a_row_of_its_own() -> None:
+    loop = Loop()
+    for _ in range(30):
+        loop.data(1)
+        loop.step()
+    ended = loop.clock.now
+    loop.wait(60_000)
+    loop.line.flush()
+    *training, last = loop.line.ready
+    assert last.start == pytest.approx(ended)
+    assert last.end == pytest.approx(ended + 60)
+    assert list(last.sums) == ["end.step"]
+    assert training[-1].end == pytest.approx(ended)
+
+
+def test_so_it_has_when_the_loader_had_no_more() -> None:
+    loop = Loop()
+    for _ in range(30):
+        loop.data(1)
+        loop.step()
+    loop.data(1, got=False)
+    ended = loop.clock.now
+    loop.wait(60_000)
+    loop.line.flush()
+    *_, training, last = loop.line.ready
+    assert [training.end, last.end] == pytest.approx([ended, ended + 60])
+    assert "gap.step" in training.sums
+
+
+def test_a_short_end_and_a_program_without_steps_have_none() -> None:
+    loop = Loop()
+    loop.wait(60_000)
+    loop.line.flush()
+    assert loop.line.ready == []
+    loop = Loop()
+    loop.data(1)
+    loop.step()
+    loop.wait(500)
+    loop.line.flush()
+    assert all("end.step" not in block.sums for block in loop.line.ready)

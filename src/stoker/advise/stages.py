@@ -46,7 +46,8 @@ class Level:
 class Stage:
     """A part of a run in which it did the same all the time."""
 
-    # "start-up", "training" (numbered where it changes), "validation" or "between epochs".
+    # "start-up", "training" (numbered where it changes), "validation", "between epochs" or
+    # "ending": after the last step.
     name: str
     # From the first to the last moment of it; others may lie between.
     start_s: float
@@ -73,6 +74,7 @@ def stages_of(summary: Summary) -> list[Stage]:
         *_trainings(rows, machine),
         *_pause(rows, machine, "validation", "eval"),
         *_pause(rows, machine, "between epochs", "gap"),
+        *_pause(rows, machine, "ending", "end"),
     ]
     return sorted(_after_startup(found), key=lambda stage: stage.start_s)
 
@@ -169,7 +171,7 @@ def _trainings(rows: Sequence[Row], machine: Machine | None) -> list[Stage]:
 
 
 def _pause(rows: Sequence[Row], machine: Machine | None, name: str, kind: str) -> list[Stage]:
-    """Return one stage for all of validation, or of what stands between epochs."""
+    """Return one stage for all of validation, of what stands between epochs, or of the end."""
     found = [row for row in rows if f"{kind}.step" in row.stats]
     whole = merged(found)
     if whole is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from stoker.advise.finding import Rule
 from stoker.advise.rules import (
     device,
+    device_memory,
+    ending,
     gpus,
     loading,
     memory,
@@ -24,7 +26,9 @@ RULES: tuple[Rule, ...] = (
     *device.RULES,
     *gpus.RULES,
     *ranks.RULES,
+    *device_memory.RULES,
     *memory.RULES,
     *pauses.RULES,
+    *ending.RULES,
     *reservation.RULES,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stoker.advise.finding import Finding, Rule
+from stoker.advise.rules.loading import freeing_s, pageable_copies
 from stoker.advise.rules.pauses import slow_saving
 from stoker.advise.rules.ranks import find_lag
 from stoker.advise.rules.steady import (
@@ -256,6 +257,9 @@ def host_code(summary: Summary) -> Finding | None:
         if not steady.is_on_device() or steady.busy is None:
             return None
         other = min(other, 1 - steady.busy)
+    if pageable_copies(summary) is not None:
+        # Pinned batches are freed by nobody in the loop.
+        other -= freeing_s(summary, steady.rank) / (steady.split.steps * steady.step_s)
     if other < LARGE_SHARE or steady.split.share("data") >= other:
         return None
     gain = steady.gain(0.5 * other, other, other)

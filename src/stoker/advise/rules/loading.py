@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from stoker.advise.finding import Finding, Gain, Rule
 from stoker.advise.repeat import announce, seen_error
+from stoker.advise.rules.pauses import LOOPING
+from stoker.advise.source import Source
 from stoker.advise.verdict import MIN_STEADY_STEPS, WORTH_SHARE, slowest_rank
 from stoker.advise.wait import (
     LEAST_GAIN,
@@ -55,7 +59,7 @@ def too_few_workers(summary: Summary) -> Finding | None:
         why=f"{wait.sentence()}; a batch takes {render_seconds(wait.load.wall_s)} to make, the rest of the "
         f"step {render_seconds(wait.rest_s)}, and {render_number(wait.busy)} of "
         f"{wait.cores:g} cores are busy.",
-        fix=f"{fix}.",
+        fix=f"{fix}.{_let_go(wait.loader)}",
         confidence="high" if wait.load.is_measured and gain.low > 1 else "medium",
         safety="C" if is_shared else "B",
         gain=gain,
@@ -178,7 +182,8 @@ def workers_restart(summary: Summary) -> Finding | None:
         what=f"The loader starts its {plural(workers, 'worker')} anew in every epoch.",
         why=f"The first step of an epoch waits {render_seconds(_data_s(rank.first))} for data, a later "
         f"one {render_seconds(_data_s(steady))}; there were {plural(rank.epochs, 'epoch')}.",
-        fix="Make the loader once, before the first epoch, with `persistent_workers=True`.",
+        fix="Make the loader once, before the first epoch, with `persistent_workers=True`."
+        f"{_let_go(loader)}",
         confidence="high",
         safety="B",
         gain=gain,
@@ -203,7 +208,8 @@ def pageable_copies(summary: Summary) -> Finding | None:
     copying = split.step.mean * split.share("h2d")
     # From pinned memory a copy takes half as long or less, and at best is hidden by computing.
     copies = rank.steps * copying
-    gain = announce(summary, copies / 2, copies, copies)
+    most = copies + freeing_s(summary, rank)
+    gain = announce(summary, copies / 2, most, most)
     return Finding(
         key="loader-pinning",
         level=level_of(gain),
@@ -217,6 +223,29 @@ def pageable_copies(summary: Summary) -> Finding | None:
         gain=gain,
         figures={"h2d_share": split.share("h2d"), "h2d_s": copying},
     )
+
+
+def freeing_s(summary: Summary, rank: Rank) -> float:
+    """Return the seconds in which the loop frees the batches that workers have made.
+
+    That is where the next one is taken, at the loop's own line, and no wait for data. From pinned
+    memory another thread copies, and frees them.
+    """
+    if rank.steady is None or not training_loader(rank).get("num_workers"):
+        return 0.0
+    source = Source(known_number(summary.run.get("start")))
+    own_s = max(
+        (
+            line.own_s
+            for line in rank.lines
+            if LOOPING.match(source.line(line.file, line.line) or "")
+        ),
+        default=0.0,
+    )
+    waits_s, other_s = (
+        rank.steady.steps * rank.steady.phases.get(phase, 0.0) for phase in ("data", "other")
+    )
+    return max(0.0, min(other_s, own_s - waits_s))
 
 
 # -- what the rules share ------------------------------------------------------------
@@ -252,6 +281,15 @@ def _tasks(summary: Summary, rank: Rank) -> float:
     told = environment.get("SLURM_NTASKS") if isinstance(environment, dict) else None
     here = sum(each.host == rank.host for each in summary.ranks)
     return here if str(told) in ("None", "1") else 1
+
+
+def _let_go(loader: Mapping[str, Any]) -> str:
+    """Write what workers that stay want at the end, where memory is pinned; see ending.py."""
+    if loader.get("pin_memory") is not True:
+        return ""
+    return (
+        " `del` it after the last epoch: PyTorch waits 5 s for each worker that is left at the end."
+    )
 
 
 def _data_s(split: Split) -> float:

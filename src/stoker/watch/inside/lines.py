@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 MAX_LINES = 2000
 # What is told to the scribe.
 MAX_TOLD = 150
+# How much a look counts whose phase may be another, against one of which it is known.
+UNSURE = 1e-3
 
 # Functions of libraries that write a checkpoint: called by a trainer, no line of the user's says so.
 SAVERS = frozenset(
@@ -63,8 +65,13 @@ class Lines:
         # Seconds in which a library saved, by its file and function.
         self._savers: dict[tuple[str, str], float] = {}
 
-    def add(self, frame: FrameType | None, seconds: float, phase: int) -> None:
-        """Count one stack, seen after `seconds` since the last look."""
+    def add(
+        self, frame: FrameType | None, seconds: float, phase: int, is_sure: bool = True
+    ) -> None:
+        """Count one stack, seen after `seconds` since the last look.
+
+        A phase that is not sure counts where no other was seen.
+        """
         self.samples += 1
         users = self._users
         seen: set[Key] = set()
@@ -80,7 +87,11 @@ class Lines:
                 line = frame.f_lineno or code.co_firstlineno
                 key = (code.co_filename, code.co_name, line)
                 if key not in seen:
-                    self._count(key, seconds, phase, innermost=not seen)
+                    self._count(key, seconds, not seen)
+                    if not seen:
+                        phases = self._phases.setdefault(key, {})
+                        weight = seconds if is_sure else UNSURE * seconds
+                        phases[phase] = phases.get(phase, 0.0) + weight
                     seen.add(key)
             elif code.co_name in SAVERS:
                 # The outermost stands for all that it calls.
@@ -89,17 +100,15 @@ class Lines:
         if saver is not None:
             self._savers[saver] = self._savers.get(saver, 0.0) + seconds
 
-    def _count(self, key: Key, seconds: float, phase: int, innermost: bool) -> None:
+    def _count(self, key: Key, seconds: float, is_innermost: bool) -> None:
         pair = self._seconds.get(key)
         if pair is None:
             if len(self._seconds) >= MAX_LINES:
                 self._forget()
             pair = self._seconds[key] = [0.0, 0.0]
         pair[1] += seconds
-        if innermost:
+        if is_innermost:
             pair[0] += seconds
-            phases = self._phases.setdefault(key, {})
-            phases[phase] = phases.get(phase, 0.0) + seconds
 
     def _forget(self) -> None:
         kept = sorted(self._seconds, key=lambda key: self._seconds[key][1], reverse=True)

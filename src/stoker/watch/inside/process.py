@@ -14,10 +14,11 @@ from .haste import Haste
 from .imports import Waiting
 from .lines import Lines
 from .post import Post
-from .timeline import NAMES, Block, Timeline
+from .timeline import NAMES, OPEN, Block, Timeline
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 # Stacks are looked at fifty times a second at first, then less often: a share of the run is known
@@ -67,6 +68,8 @@ class Watched:
         self.haste = Haste()
         self.exact: Any = None
         self.facts: dict[str, Any] = {}
+        # Facts that change: asked for whenever facts are told.
+        self.asked: dict[str, Callable[[], object]] = {}
         self.notes: list[str] = []
         self.rank, self.world = rank_of_process(), world_of_process()
         self.opens = Opens()
@@ -183,13 +186,15 @@ class Watched:
 
     def _look(self, me: int, seconds: float) -> None:
         timeline, threads = self.timeline, 0
+        # In a light step nobody says where copies and messages begin.
+        is_sure = not (timeline.is_light and timeline.current in OPEN)
         # Not kept in a variable: our own frame is among them, and a ring of frames would keep alive
         # what the program lets go.
         for ident, frame in sys._current_frames().items():
             threads += 1
             if ident != me:
                 phase = timeline.current if ident == timeline.owner else len(NAMES)
-                self.lines.add(frame, seconds, phase)
+                self.lines.add(frame, seconds, phase, is_sure)
         del frame
         self._is_alone = threads <= 2
 
@@ -229,7 +234,7 @@ class Watched:
             "world": self.world,
             "steps": timeline.steps,
             "epochs": timeline.epochs,
-            "facts": {**self.facts, **self.lines.saving()},
+            "facts": {**self.facts, **self._ask(), **self.lines.saving()},
             "notes": self.notes,
             "opens": self.opens.count,
             "cost_s": round(self.cost_s, 4),
@@ -237,6 +242,16 @@ class Watched:
             "lines": self.lines.told((*NAMES, "other", "forward"), self._device_lines()),
             **({} if self.exact is None else {"exact": self.exact.told()}),
         }
+
+    def _ask(self) -> dict[str, object]:
+        answers: dict[str, object] = {}
+        for name, ask in list(self.asked.items()):
+            try:
+                answers[name] = ask()
+            except Exception as error:
+                del self.asked[name]
+                self.give_up_on(name, error)
+        return answers
 
     def _device_lines(self) -> Any:
         marks = self.timeline.marks
@@ -254,6 +269,10 @@ class Watched:
             for block in self.timeline.ready:
                 self.post.send(self._rows(block), PATIENCE_S)
             self.timeline.ready.clear()
+            # Python keeps what ended the program, once it has told it.
+            error = getattr(sys, "last_type", None)
+            if error is not None:
+                self.facts["error"] = error.__name__
             self.post.send(self._snapshot(), PATIENCE_S)
             self.post.send({"k": "bye"}, PATIENCE_S)
         except Exception as error:
@@ -272,6 +291,7 @@ class Watched:
             self.opens.count = 0
             self.cost_s = 0.0
             self.notes = []
+            self.asked = {}
             self.timeline.reset(_thread.get_ident())
             # A forked child must not touch the device that its parent uses.
             if self.timeline.marks is not None:

@@ -272,6 +272,7 @@ class PyTorch:
 
     def _watch_cuda(self) -> None:
         from .device_lines import DeviceLines
+        from .device_memory import read_memory
         from .marks import Marks
 
         torch, timeline = self.torch, self.timeline
@@ -280,6 +281,7 @@ class PyTorch:
         timeline.marks.lines = DeviceLines(timeline, torch, device)
         for name in ("to", "cuda", "copy_"):
             setattr(torch.Tensor, name, self._copying(getattr(torch.Tensor, name), name))
+        self.watched.asked["memory"] = lambda: read_memory(torch)
         graph = torch.cuda.CUDAGraph
         graph.replay = self._replaying(graph.replay)
 

@@ -313,12 +313,22 @@ class Timeline:
     def flush(self) -> None:
         """Close a step that nothing else will close: the program ends."""
         self.settle()
+        now, end_s = self.last, 0.0
         if self._stepped:
-            self._close(self._tentative or self.totals, cut=True)
+            tentative = self._tentative or self.totals
+            end_s = sum(self.totals) - sum(tentative)
+            self.last -= end_s
+            self._close(tentative, cut=True)
         elif self._is_evaluation():
             self._carve_out_evaluation(is_last=True)
+        elif self.has_stepped:
+            end_s = sum(self.totals)
         self._tell_gap()
-        self._rotate(self.clock())
+        if end_s >= BLOCK_S:
+            # In a row of its own: the last one of training must not seem to go on.
+            self._rotate(now - end_s)
+            self.block.add("end.step", end_s)
+        self._rotate(now)
 
     @property
     def has_stepped(self) -> bool:

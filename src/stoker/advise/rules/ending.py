@@ -1,0 +1,66 @@
+"""The end of a run: loader workers that nobody has told to go, and that Python waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stoker.advise.finding import Finding, Rule
+from stoker.advise.repeat import announce
+from stoker.advise.rules.pauses import read_pauses
+from stoker.advise.rules.steady import level_of
+from stoker.units import plural, render_seconds
+from stoker.watch.series import known_number
+from stoker.watch.summary import Rank, Summary
+
+# When Python ends, PyTorch waits so long for each pinned worker that stays, one after the other
+# (github.com/pytorch/pytorch/issues/81794).
+WAIT_S = 5.0
+# They may have begun to end by themselves.
+SURELY = 0.8
+
+
+def waits_for_workers(summary: Summary) -> Finding | None:
+    """Workers of a loader that is still there are waited for, five seconds each."""
+    pauses = read_pauses(summary)
+    workers = 0 if pauses is None else _left_workers(pauses.rank)
+    whole_s = WAIT_S * workers
+    if pauses is None or not workers or pauses.rest_s < SURELY * whole_s:
+        return None
+    waited_s = min(pauses.rest_s, whole_s)
+    gain = announce(summary, SURELY * waited_s, waited_s, waited_s)
+    level = level_of(gain)
+    if level is None:
+        return None
+    return Finding(
+        key="slow-end",
+        level=level,
+        what=f"After the last step the run goes on for {render_seconds(pauses.rest_s)}.",
+        why=(
+            f"The loader has pin_memory and persistent_workers, and is still there when Python ends: PyTorch then "
+            f"waits {render_seconds(WAIT_S)} for each of {plural(workers, 'worker')}."
+        ),
+        fix=(
+            "Let go of the loader after the last epoch (`del loader`), or make it in a function: its workers "
+            "are then told to end."
+        ),
+        confidence="high",
+        safety="A",
+        gain=gain,
+        figures={"end_s": pauses.rest_s, "num_workers": workers},
+    )
+
+
+def _left_workers(rank: Rank) -> int:
+    """Return the workers of the loaders that pin memory and keep their workers."""
+    loaders = rank.facts.get("loaders")
+    told = loaders.values() if isinstance(loaders, dict) else ()
+    return sum(_workers(each) for each in told if isinstance(each, dict))
+
+
+def _workers(loader: Mapping[str, Any]) -> int:
+    is_left = loader.get("persistent_workers") is True and loader.get("pin_memory") is True
+    return int(known_number(loader.get("num_workers")) or 0) if is_left else 0
+
+
+RULES: tuple[Rule, ...] = (waits_for_workers,)
