@@ -168,6 +168,23 @@ def test_fit_of_keras_3_is_refused_where_it_is_wrong(text: str, tmp_path: Path) 
         assert keras_notice(source, source.framework) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "framework"),
+    [
+        ("import stoker\njob = stoker.context().init()\n", "ddp"),
+        ("from stoker import context\nwith_us = context()\nwith_us.init(timeout_s=60)\n", "ddp"),
+        ("import stoker\nif stoker.context().should_stop:\n    exit()\n", "plain"),
+        ("job = scheduler.context()\njob.init()\n", "plain"),
+    ],
+)
+def test_a_script_that_joins_our_ranks_knows_of_several(
+    text: str, framework: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    assert read_source(script).framework == framework
+
+
 def test_accelerate_on_cpus_would_start_one_process(stoker: Stoker) -> None:
     for words in (["--cpu", "--num_processes", "2"], ["--num_processes=2", "--cpu"]):
         with pytest.raises(SpecError, match="2 processes"):

@@ -39,7 +39,7 @@ _CALLS = (
     ("ddp", ("torch.nn.parallel.DistributedDataParallel", "torch.distributed.init_process_group",
              "torch.nn.parallel.distributed.DistributedDataParallel",
              "transformers.Trainer", "transformers.Seq2SeqTrainer", "trl.SFTTrainer", "trl.DPOTrainer",
-             "trl.GRPOTrainer", "trl.RewardTrainer")),
+             "trl.GRPOTrainer", "trl.RewardTrainer", "stoker.context.init")),
     ("parameter-server", ("tensorflow.distribute.ParameterServerStrategy",
                           "tensorflow.distribute.experimental.ParameterServerStrategy")),
     ("multiworker", ("tensorflow.distribute.MultiWorkerMirroredStrategy",
@@ -58,6 +58,9 @@ _DEEPSPEED = (
 
 # Words of those who mean a GPU; in a comment they say nothing, elsewhere they are believed.
 _GPU_WORDS = re.compile(r"cuda|gpu|device|accelerat|\b(xpu|hip|mps|npu|tpu)\b", re.IGNORECASE)
+
+# Our own place of a rank; its `init` joins the ranks.
+_CONTEXT = "stoker.context"
 
 # A script that calls this must be started once a node, not once a GPU.
 _SPAWN = "torch.multiprocessing.spawn"
@@ -182,27 +185,38 @@ def _look(tree: ast.Module, file: Path, seen: _Seen) -> _Imports:
         if isinstance(node, ast.Import | ast.ImportFrom):
             _note_import(node, f"{file.name}:{node.lineno}", imports, seen)
     for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and _is_context(node.value, imports.aliases):
+            names = (each.id for each in node.targets if isinstance(each, ast.Name))
+            imports.aliases.update(dict.fromkeys(names, _CONTEXT))
+    for node in ast.walk(tree):
         seen.names_gpu = seen.names_gpu or _names_gpu(node)
         if isinstance(node, ast.Call):
-            dotted = _dotted(node.func, imports.aliases)
-            if dotted:
-                if dotted in _LIGHTNING and _is_told(node, "accelerator", "cpu"):
-                    seen.cpu_trainer = f"{file.name}:{node.lineno}"
-                seen.calls.setdefault(dotted, f"{file.name}:{node.lineno}")
-                if dotted in _DEEPSPEED and seen.deepspeed_config is None:
-                    seen.deepspeed_config = find_told(node, tree)
-                if dotted.endswith("DataLoader"):
-                    seen.loader = True
-                    seen.workers.append(_workers(node))
+            _note_call(node, tree, file, imports.aliases, seen)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             seen.asks_keras_2 |= node.value == "TF_USE_LEGACY_KERAS"
             seen.options |= {node.value} if node.value.startswith("--") else set()
         elif isinstance(node, ast.ClassDef):
-            for base in node.bases:
-                dotted = _dotted(base, imports.aliases)
+            bases = (_dotted(base, imports.aliases) for base in node.bases)
+            for dotted in bases:
                 if dotted and dotted.endswith("Trainer"):
                     seen.calls.setdefault(dotted, f"{file.name}:{node.lineno}")
     return imports
+
+
+def _note_call(
+    node: ast.Call, tree: ast.Module, file: Path, aliases: dict[str, str], seen: _Seen
+) -> None:
+    dotted = _dotted(node.func, aliases)
+    if not dotted:
+        return
+    if dotted in _LIGHTNING and _is_told(node, "accelerator", "cpu"):
+        seen.cpu_trainer = f"{file.name}:{node.lineno}"
+    seen.calls.setdefault(dotted, f"{file.name}:{node.lineno}")
+    if dotted in _DEEPSPEED and seen.deepspeed_config is None:
+        seen.deepspeed_config = find_told(node, tree)
+    if dotted.endswith("DataLoader"):
+        seen.loader = True
+        seen.workers.append(_workers(node))
 
 
 def _note_import(
@@ -236,9 +250,16 @@ def _dotted(node: ast.expr, aliases: dict[str, str]) -> str | None:
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
         node = node.value
+    if _is_context(node, aliases):
+        return ".".join([_CONTEXT, *reversed(parts)])
     if not isinstance(node, ast.Name):
         return None
     return ".".join([aliases.get(node.id, node.id), *reversed(parts)])
+
+
+def _is_context(node: ast.expr, aliases: dict[str, str]) -> bool:
+    """Say whether this is a call of `stoker.context`."""
+    return isinstance(node, ast.Call) and _dotted(node.func, aliases) == _CONTEXT
 
 
 def _names_gpu(node: ast.AST) -> bool:
