@@ -5,13 +5,15 @@ import sys
 import threading
 import types
 import warnings
+from random import Random
 from unittest import mock
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
 
 import stoker
-from stoker.data.pictures.crop import RandomResizedCrop
+from stoker.data.pictures import device
+from stoker.data.pictures.crop import CenterCrop, RandomResizedCrop, Resize
 
 warnings.simplefilter("error")
 
@@ -208,6 +210,32 @@ def on_the_gpu(path):
         assert one.shape == (3, 13, 20)
 
 
+def crops_as_torch_resizes(path):
+    """Many pieces of any sizes at once are what torch makes of each of them alone."""
+    sizes = [(7, 9), (300, 40), (64, 64), (1, 5), (120, 333), (9, 7)]
+    pictures = [torch.randint(0, 256, (3, *size), dtype=torch.uint8) for size in sizes]
+    for crop in (RandomResizedCrop(24, flip=0.5), CenterCrop(20, resize=30), Resize(16)):
+        for most in (1, 30_000, 1 << 25):
+            with mock.patch.object(device, "MAX_PIXELS", most):
+                made = device.cropped(pictures, crop, [Random(each) for each in range(6)])
+                for at, (picture, found) in enumerate(zip(pictures, made, strict=True)):
+                    wanted = resized_alone(picture, crop.box(*picture.shape[1:], Random(at)))
+                    assert found.shape == wanted.shape
+                    # Sums in another order may fall on the other side of a half.
+                    assert (found.int() - wanted.int()).abs().max() <= 1
+                    assert (found != wanted).float().mean() < 0.01
+
+
+def resized_alone(picture, box):
+    top, left = round(box.top), round(box.left)
+    piece = picture[:, top : top + round(box.height), left : left + round(box.width)]
+    made = torch.nn.functional.interpolate(
+        piece[None].float(), (box.out_height, box.out_width), mode="bilinear", antialias=True
+    )[0]
+    made = made.round().clamp(0, 255).to(torch.uint8)
+    return made.flip(-1) if box.is_flipped else made
+
+
 def broken_on_the_gpu(path):
     with PlayedGpu():
         data = stoker.open(path, parts="bad.jpg", decode="cuda")
@@ -246,7 +274,7 @@ def saved(path):
 if __name__ == "__main__":
     for part in (
         by_processes, by_the_names_of_dataloader, streams, pinned, resident, on_the_gpu,
-        broken_on_the_gpu, gathered_bytes_stay, saved,
+        crops_as_torch_resizes, broken_on_the_gpu, gathered_bytes_stay, saved,
     ):  # fmt: skip
         part(sys.argv[1])
     print("same")

@@ -273,12 +273,7 @@ class Dataset:
         for group in groups:
             samples.extend(group)
         columns = self.columns(samples, threads)
-        found, start = [], 0
-        for group in groups:
-            end = start + len(group)
-            found.append(self._shaped({name: each[start:end] for name, each in columns.items()}))
-            start = end
-        return found
+        return [self._shaped(each) for each in divided(columns, groups)]
 
     def columns(self, samples: array[int], threads: int = 1) -> dict[str, Any]:
         """Return each part of many plain samples, gathered."""
@@ -350,6 +345,8 @@ class Dataset:
             return
         parts, _ = self._parts(name, rows)
         there = array("Q", (part for part in parts if part != plain.NONE))
+        # The GPU's decoder wants memory that can be written to.
+        is_copied = is_copied or (self.is_on_device and is_picture(name, JPEG))
         read = self.shards.read(there) if is_copied else map(self.shards.view, there)
         pieces: Iterable[memoryview] = list(read) if self.view.verify else read
         if self.view.verify:
@@ -414,8 +411,7 @@ class Dataset:
                 for row, piece in zip(rows, pieces, strict=True)
             ]
         crop = self.view.crop
-        for picture, chance in zip(pictures, chances, strict=True):
-            yield picture if crop is None else device.cropped(picture, crop, chance)
+        yield from pictures if crop is None else device.cropped(pictures, crop, chances)
 
     def _transformed(self, sample: Any, row: int) -> Any:
         assert self.view.transform is not None
@@ -534,6 +530,17 @@ class Dataset:
             why="every sample of a batch must have the same parts",
             fix="stoker.open(…, parts=…) with parts that all samples have",
         )
+
+
+def divided(
+    columns: Mapping[str, Any], groups: Iterable[Sequence[int]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the columns of each of several batches that lie one after the other."""
+    start = 0
+    for group in groups:
+        end = start + len(group)
+        yield {name: each[start:end] for name, each in columns.items()}
+        start = end
 
 
 def _read_into(decode: Callable[..., Any], room: Room, data: memoryview) -> Any:

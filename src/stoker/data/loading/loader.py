@@ -42,6 +42,8 @@ MAX_COPIERS = 4
 # copying some hundred kB.
 GROUP_BYTES = 4 << 20
 MAX_GROUP = 32
+# The GPU's decoder takes one batch after the other: one more thread reads, another crops.
+DEVICE_THREADS = 3
 # Other batches are made by several threads, each so many samples at least.
 MIN_PIECE = 4
 # Samples that are read to see whether threads help, if a sampler chooses the others.
@@ -242,7 +244,7 @@ class Loader:
             self._plain_job(group) if work is None else self._job(work, group[0], number)
             for group in _grouped(epoch.batches(), size)
         )
-        return in_order(self._following(jobs), self.num_workers, self._ahead(size))
+        return in_order(self._following(jobs), self._threads, self._ahead(size))
 
     def _following(self, jobs: Iterator[Job]) -> Iterator[Job]:
         """Have the threads use the GPU of the thread that asks for batches: each has its own."""
@@ -251,6 +253,14 @@ class Loader:
             if needs_gpu:
                 job.pieces = [partial(_after, device.follow(), each) for each in job.pieces]
             yield job
+
+    @property
+    def _threads(self) -> int:
+        """How many threads make batches."""
+        if isinstance(self.dataset, Resident):
+            # The GPU selects, and nobody waits for it.
+            return 0 if self.dataset.where == "cuda" else self.num_workers
+        return min(self.num_workers, DEVICE_THREADS) if self._is_on_device else self.num_workers
 
     @property
     def _is_on_device(self) -> bool:
@@ -340,7 +350,7 @@ class Loader:
     def _ahead(self, size: int) -> int:
         """Return how many groups may be in work, so that every thread has something to do."""
         threads_of_a_group = 1 if self._is_plain() else self._num_pieces(self.batch_size)
-        busy = 1 + -(-self.num_workers // threads_of_a_group)
+        busy = 1 + -(-self._threads // threads_of_a_group)
         return max(-(-self.prefetch_factor // size), busy)
 
     def _num_pieces(self, samples: int) -> int:
@@ -352,9 +362,9 @@ class Loader:
         if not self._is_plain() or isinstance(epoch, SampledEpoch):
             return 1
         # Without threads nothing is passed on; what is left is the work that each call takes.
-        size = GROUP_BYTES if self.num_workers else GROUP_BYTES // 4
+        size = GROUP_BYTES if self._threads else GROUP_BYTES // 4
         fits: int = size // max(1, self.dataset.sample_bytes * self.batch_size)
-        return max(1, min(fits, MAX_GROUP, len(epoch) // (2 * max(1, self.num_workers))))
+        return max(1, min(fits, MAX_GROUP, len(epoch) // (2 * max(1, self._threads))))
 
     def _is_plain(self) -> bool:
         return (

@@ -7,13 +7,11 @@ from array import array
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from stoker.data.loading.dataset import Dataset, divided
 from stoker.data.pictures.decode import library
 from stoker.errors import DataError, UsageError, nearest
-
-if TYPE_CHECKING:
-    from stoker.data.loading.dataset import Dataset
 
 PLACES = ("host", "pinned", "cuda")
 # How much is gathered at once while memory is filled.
@@ -50,20 +48,19 @@ class Resident:
         return [self[each] for each in samples]
 
     def batches(self, groups: Sequence[Sequence[int]]) -> list[Any]:
-        """Return several batches: what a sample is, of columns instead of values."""
-        return [self._batch(group) for group in groups]
+        """Return several batches, selected at once: what a sample is, of columns instead of values."""
+        numpy = library("numpy", "arrays")
+        numbers = numpy.concatenate([numpy.array(each, dtype="int64") for each in groups])
+        return [self._shaped(each) for each in divided(self._selected(numbers), groups)]
 
-    def _batch(self, samples: Sequence[int]) -> Any:
-        numbers = library("numpy", "arrays").array(samples, dtype="int64")
+    def _selected(self, numbers: Any) -> dict[str, Any]:
         if self.where == "host":
-            return self._shaped({name: each[numbers] for name, each in self.columns.items()})
+            return {name: each[numbers] for name, each in self.columns.items()}
         chosen = import_module("torch").from_numpy(numbers)
         if self.where == "cuda":
             there = next(iter(self.columns.values())).device
             chosen = chosen.pin_memory().to(there, non_blocking=True)
-        return self._shaped(
-            {name: _selected(each, chosen, self.where) for name, each in self.columns.items()}
-        )
+        return {name: _selected(each, chosen, self.where) for name, each in self.columns.items()}
 
     def _shaped(self, parts: dict[str, Any]) -> Any:
         if self._is_dict:
