@@ -80,7 +80,8 @@ def main() -> None:
                 left_out.append(name)
                 continue
             with tempfile.TemporaryDirectory() as folder:
-                outcome = try_cause(name, causes[name], Path(folder), programs)
+                place = Path(folder) if args.keep is None else args.keep / f"{turn + 1} {name}"
+                outcome = try_cause(name, causes[name], place.absolute(), programs)
             print(turn + 1, " | ".join(cells([outcome])), flush=True)
             outcomes.append(outcome)
     python = args.python or str(HERE.parent / ".venv-torch/bin/python")
@@ -102,6 +103,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--gains", action="store_true", help="only causes whose gain is measured")
     parser.add_argument("--turns", type=int, default=1, help="how often each is tried (default 1)")
     parser.add_argument("--budget-s", type=float, help="begin nothing that would take longer")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="where the run folders stay")
     parser.add_argument("-o", "--output", type=Path)
     return parser.parse_args()
 

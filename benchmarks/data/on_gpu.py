@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 import time
@@ -35,7 +36,7 @@ HERE = Path(__file__).parent
 torch: Any = import_module("torch")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 HEIGHT, WIDTH, CROP = 375, 500, 224
-PICTURES, PICTURE_BATCH = 2048, 64
+PICTURES, DIFFERENT, PICTURE_BATCH = 2048, 128, 64
 ROWS, SIDE, ROW_BATCH = 60_000, 28, 256
 OURS = ("stoker, decoded on the GPU", "stoker, pinned", "stoker, kept on the device")
 MEASURES = ("nvJPEG alone", "torch, rows on the device")
@@ -54,12 +55,14 @@ def make_pictures(folder: Path) -> Path:
     draw = torch.Generator().manual_seed(1)
     rows = torch.linspace(0, 3, HEIGHT)[:, None]
     columns = torch.linspace(0, 4, WIDTH)[None]
-    for each in range(PICTURES):
+    for each in range(DIFFERENT):
         shift = torch.rand(3, generator=draw) * 6
         smooth = torch.stack([torch.sin(rows + at) * torch.cos(columns - at) for at in shift])
         noise = torch.randn(1, HEIGHT, WIDTH, generator=draw)
         picture = (128 + 80 * smooth + 24 * noise).clamp(0, 255).to(torch.uint8)
         write_jpeg(picture, str(files / f"{each:05d}.jpg"), quality=92)
+    for each in range(DIFFERENT, PICTURES):
+        shutil.copy(files / f"{each % DIFFERENT:05d}.jpg", files / f"{each:05d}.jpg")
     stoker.pack(str(files), str(folder / "packed"))
     return files
 
@@ -93,6 +96,11 @@ class Files:
         return data if self.crop is None else self.crop(io.decode_jpeg(data, io.ImageReadMode.RGB))
 
 
+def joined(batch: Sequence[Any]) -> tuple[Any, list[int]]:
+    """Return files one after the other, and how long each is."""
+    return torch.cat(list(batch)), [len(each) for each in batch]
+
+
 def picture_epochs(folder: Path, workers: int) -> dict[str, Epoch]:
     """Return who gives batches of crops on the device."""
     io, v2 = import_module("torchvision.io"), import_module("torchvision.transforms.v2")
@@ -112,15 +120,16 @@ def picture_epochs(folder: Path, workers: int) -> dict[str, Epoch]:
         "persistent_workers": True,
     }  # fmt: skip
     cropped = torch.utils.data.DataLoader(Files(files, crop), pin_memory=True, **words)
-    as_bytes = torch.utils.data.DataLoader(Files(files, None), collate_fn=list, **words)
+    # One tensor for all of a batch: each costs a file descriptor on its way out of a worker.
+    as_bytes = torch.utils.data.DataLoader(Files(files, None), collate_fn=joined, **words)
     held = [[Files(files, None)[at] for at in range(PICTURE_BATCH)] for _ in range(4)]
 
     def decode(batch: Any) -> Any:
         return io.decode_jpeg(batch, io.ImageReadMode.RGB, device="cuda")
 
     def decoded_by_hand() -> Iterator[Any]:
-        for batch in as_bytes:
-            yield torch.stack([crop(each) for each in decode(batch)])
+        for data, sizes in as_bytes:
+            yield torch.stack([crop(each) for each in decode(list(data.split(sizes)))])
 
     def decoder() -> Iterator[Any]:
         for batch in held:
@@ -205,6 +214,7 @@ def measure(epochs: Mapping[str, Epoch], rounds: int, seconds: float) -> dict[st
     for number in range(rounds + 1):
         for name, batches in running.items():
             rate = time_window(batches, seconds)
+            print(f"round {number}: {name} {rate:,.0f}/s", file=sys.stderr, flush=True)
             if number:
                 rates[name].append(rate)
     return rates
@@ -257,8 +267,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="on-gpu-") as folder:
         for title, make in (("pictures", picture_epochs), ("arrays", row_epochs)):
             if asked.only in (None, title):
-                epochs = make(Path(folder) / title, asked.workers)
-                rates[title] = measure(epochs, asked.rounds, asked.seconds)
+                # Kept by nobody: workers that are there when Python ends are waited for.
+                rates[title] = measure(
+                    make(Path(folder) / title, asked.workers), asked.rounds, asked.seconds
+                )
     results = {
         "machine": machine,
         "command": shlex.join(["benchmarks/data/on_gpu.py", *sys.argv[1:]]),
