@@ -52,6 +52,14 @@ def torchrun(folder: Path, count: int, mode: str) -> Done:
     return run_ranks(run, folder)[1]
 
 
+def test_ranks_that_part_meet_again(tmp_path: Path) -> None:
+    done = torchrun(tmp_path, 2, "meets_again")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        f"rank {rank} {time} True" for rank in (0, 1) for time in ("first", "second")
+    ]
+
+
 @pytest.mark.parametrize("count", [2, 4])
 def test_ranks_of_torchrun_meet(count: int, tmp_path: Path) -> None:
     done = torchrun(tmp_path, count, "meets")

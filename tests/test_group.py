@@ -12,6 +12,7 @@ import pytest
 
 from stoker.engine.group import STOP, Group, GroupError
 from stoker.engine.place import Place
+from stoker.engine.process_group import take_gpu
 
 # As long as a slow rank takes over whatever it does with the store.
 SLOW_S = 0.05
@@ -160,3 +161,15 @@ def test_where_rank_0_is_gone_a_barrier_names_it() -> None:
     store.ended.set()
     with pytest.raises(GroupError, match="rank 0 of 2 did not reach barrier 1"):
         group(store, 1, 2).barrier(10)
+
+
+def test_two_ranks_on_one_gpu_are_named_before_nccl_is_asked() -> None:
+    store = Store()
+    ranks = [Place(rank, 3, rank, 3) for rank in range(3)]
+    take_gpu(store, ranks[0], "a")
+    take_gpu(store, ranks[0], "a")
+    take_gpu(store, ranks[1], "b")
+    with pytest.raises(GroupError) as caught:
+        take_gpu(store, ranks[2], "a")
+    assert caught.value.what.startswith("ranks 0 and 2 are on the same GPU of ")
+    assert caught.value.why == "NCCL needs one for each of the 3 ranks of this machine"

@@ -23,6 +23,18 @@ def meets(context):
     context.print_main("printed once")
 
 
+def meets_again(context):
+    """What was written at the first meeting must not be taken for the second."""
+    for time_ in ("first", "second"):
+        context.init(timeout_s=30)
+        if context.rank == 1:
+            time.sleep(0.5)
+            Path(f"{time_}-was-here").touch()
+        context.barrier(30)
+        say(f"rank {context.rank} {time_} {Path(f'{time_}-was-here').exists()}")
+        context.close()
+
+
 def misses(context):
     if context.rank != 1:
         context.init(timeout_s=10)

@@ -11,6 +11,7 @@ import os
 import time
 from contextlib import suppress
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 from stoker.errors import StokerError
@@ -153,14 +154,18 @@ class Question:
         return max(1, min(int(AGREE_S * calls / max(1e-6, now - before[1])), 2 * calls))
 
 
+# How often this process has met the others; all have as often.
+_meetings = count()
+
+
 def meet(torch: Any, place: Place, timeout_s: float) -> Any:
     """Return a store in which all ranks have written their names, or say which are missing."""
     if place.world_size == 1:
         return torch.distributed.HashStore()
     outer = _open_store(torch, place, timeout_s)
-    # A job that torchrun starts again meets in the same store.
+    # A job that torchrun starts again meets in the same store, and so do ranks that have parted.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = torch.distributed.PrefixStore(f"stoker/{attempt}", outer)
+    store = torch.distributed.PrefixStore(f"stoker/{attempt}/{next(_meetings)}", outer)
     _come(store, place)
     if place.rank == 0:
         _count(store, place, timeout_s)

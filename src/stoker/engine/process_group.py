@@ -27,6 +27,8 @@ def start(
     store = meet(torch, place, timeout_s)
     if context.device != "cpu":
         torch.cuda.set_device(context.device)
+        if (backend or context.backend) == "nccl":
+            take_gpu(store, place, _gpu(torch, context.device))
     dist.init_process_group(
         backend or context.backend,
         store=dist.PrefixStore("group", store),
@@ -34,6 +36,25 @@ def start(
         world_size=place.world_size,
     )
     return Group(store, place), True
+
+
+def take_gpu(store: Any, place: Place, gpu: str) -> None:
+    """Say that this GPU is ours; refuse one that another rank has, which NCCL cannot share."""
+    first = int(store.compare_set(f"gpu/{gpu}", "", str(place.rank)))
+    if first == place.rank:
+        return
+    raise GroupError(
+        f"ranks {first} and {place.rank} are on the same GPU of {os.uname().nodename}",
+        why=f"NCCL needs one for each of the {place.local_size} ranks of this machine",
+        fix="start one process for each GPU, or share it with init(backend='gloo')",
+    )
+
+
+def _gpu(torch: Any, device: str) -> str:
+    """Return what tells a GPU from all others, whatever its number in this process is."""
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return str(uuid) if uuid else f"{os.uname().nodename} {seen} {device}"
 
 
 def end() -> None:
