@@ -27,12 +27,12 @@ from stoker.scale.collectives import (
 TORCH = Path(__file__).parent.parent / ".venv-torch/bin/python"
 
 
-def measured(*steps: float) -> Communication:
+def measured(*steps: float, ranks: int = 4) -> Communication:
     return read_measured(
         {
             "backend": "gloo",
             "device": "cpu",
-            "ranks": 4,
+            "ranks": ranks,
             "nodes": 2,
             "parameters_mb": 24.0,
             "timings": [
@@ -57,6 +57,9 @@ def test_bandwidths_follow_from_the_median() -> None:
 
 def test_with_one_rank_nothing_is_carried() -> None:
     assert [bus_factor(name, 1) for name in OPERATIONS] == [0.0, 1.0, 0.0]
+    text = render_communication(measured(ranks=1))
+    assert "GB/s" not in text
+    assert text.endswith("--procs N starts more, one for each GPU.")
 
 
 def test_the_table_says_who_measured_what() -> None:

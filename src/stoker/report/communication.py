@@ -13,6 +13,7 @@ from stoker.units import plural
 NOTABLE = 1.1
 # Half of a link is what a good set-up reaches; a tenth means that another way is taken.
 POOR = 50
+ALONE = "One rank has nobody to send to: these are the calls alone. --procs N starts more, one for each GPU."
 _SLOW_NETWORK = (
     " Large messages (--sizes 256M), one rank for each GPU, and the right interface "
     "(NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO says which is taken) bring it closer."
@@ -26,8 +27,10 @@ def render_communication(measured: Communication) -> str:
         f"{measured.backend} on {measured.device}"
     )
     rows = [["", "size", "time", "80 % within", "algorithm", "bus"]]
-    rows += [_row(each) for each in measured.timings]
+    rows += [_row(each, measured.ranks > 1) for each in measured.timings]
     lines = [head, "", *columns(rows)]
+    if measured.ranks == 1:
+        lines += ["", ALONE]
     if measured.expected is not None:
         lines += ["", _comparison(measured.best_bus_gbps, measured.expected)]
     if measured.buckets:
@@ -46,11 +49,11 @@ def communication_json(measured: Communication) -> dict[str, Any]:
     return asdict(measured)
 
 
-def _row(timing: Timing) -> list[str]:
-    return [
-        timing.operation, _size(timing.size), _time(timing.median_s), _range(timing),
-        f"{timing.algorithm_gbps:.3g} GB/s", f"{timing.bus_gbps:.3g} GB/s",
-    ]  # fmt: skip
+def _row(timing: Timing, is_carried: bool) -> list[str]:
+    rates = timing.algorithm_gbps, timing.bus_gbps
+    told = [f"{each:.3g} GB/s" if is_carried else "–" for each in rates]
+    times = [_time(timing.median_s), _range(timing)]
+    return [timing.operation, _size(timing.size), *times, *told]
 
 
 def _comparison(reached: float, expected: Expected) -> str:
