@@ -20,7 +20,7 @@ from effort import examples
 from made_data import members_of
 from stoker.data.formats import FORMATS, scan, writer
 from stoker.data.formats.crc32c import _extend_slowly, extend, masked
-from stoker.data.formats.tar import MAX_SIZE, _heads
+from stoker.data.formats.tar import MAX_SIZE, _heads, members
 from stoker.data.formats.tfrecord import check_record, records
 from stoker.data.sample import Content, join_name
 from stoker.errors import DataError
@@ -153,16 +153,40 @@ def test_tars_of_python_are_found(style: int, tmp_path: Path) -> None:
     assert members_of(path) == names
 
 
+@pytest.mark.skipif(not shutil.which("tar"), reason="needs tar")
+@pytest.mark.parametrize("style", ["gnu", "posix", "ustar"])
+@pytest.mark.parametrize("before", ["", "./"])
+def test_a_file_with_two_names_is_found_under_both(style: str, before: str, tmp_path: Path) -> None:
+    long = "long-" + "n" * (60 if style == "ustar" else 120)
+    names = [f"{before}{name}" for name in ("b.txt", f"{long}.txt", "a.txt", "c.txt")]
+    (tmp_path / "b.txt").write_bytes(b"two names")
+    (tmp_path / "a.txt").hardlink_to(tmp_path / "b.txt")
+    (tmp_path / f"{long}.txt").write_bytes(b"long")
+    (tmp_path / "c.txt").hardlink_to(tmp_path / f"{long}.txt")
+    subprocess.run(["tar", "cf", "a.tar", f"--format={style}", *names], cwd=tmp_path, check=True)
+    assert members_of(tmp_path / "a.tar") == {
+        "a.txt": b"two names", "b.txt": b"two names", "c.txt": b"long", f"{long}.txt": b"long",
+    }  # fmt: skip
+
+
+def test_links_whose_bytes_are_not_to_be_had_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as file:
+        info = tarfile.TarInfo("x.txt")
+        info.type, info.linkname = tarfile.LNKTYPE, "/etc/passwd"
+        file.addfile(info)
+    with pytest.raises(DataError, match="is damaged") as caught:
+        list(scan(path))
+    assert caught.value.why == "`x.txt` is a link to `/etc/passwd`, which it does not have"
+    with path.open("rb") as stream, pytest.raises(DataError) as refused:
+        list(members(path, stream, 1e9))
+    assert refused.value.fix == "make the archive anew, with --hard-dereference, or unpack it"
+
+
 def test_folders_links_and_devices_are_no_samples(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     with tarfile.open(path, "w") as file:
-        for kind in (
-            tarfile.DIRTYPE,
-            tarfile.SYMTYPE,
-            tarfile.LNKTYPE,
-            tarfile.CHRTYPE,
-            tarfile.FIFOTYPE,
-        ):
+        for kind in (tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE):
             info = tarfile.TarInfo("x.txt")
             info.type, info.linkname = kind, "/etc/passwd" + "x" * 120
             file.addfile(info)

@@ -49,6 +49,9 @@ def test_batches_are_those_that_are_read(
 def test_a_batch_is_shaped_as_a_sample_is(data: Path) -> None:
     alone = stoker.open(data, parts="raw").resident()
     assert alone.batches([[4, 2]])[0][:, 0, 0].tolist() == [4, 2]
+    twice = stoker.open(data, parts=("cls", "cls"))
+    assert [each.tolist() for each in twice.resident().batches([[7, 2]])[0]] == [[2, 2]] * 2
+    assert twice[3] == (3, 3)
     part = stoker.open(data, parts=("cls",))[10:20:3].resident()
     assert part.batches([[0, 3]])[0][0].tolist() == [0, 4]
 

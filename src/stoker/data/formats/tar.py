@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from stoker.data.checksum import crc32
 from stoker.data.formats import Member, Place, damaged
 from stoker.data.sample import Content, Sink, decode, encode, join_name, split_name
+from stoker.errors import DataError
 
 BLOCK = 512
 NAME_BYTES, PREFIX_BYTES = 100, 155
@@ -119,15 +120,84 @@ def _is_utf8(name: bytes) -> bool:
     return True
 
 
+class Entry(NamedTuple):
+    """One entry of a tar: of what kind, named how, the bytes where, and what a link leads to."""
+
+    kind: bytes
+    name: bytes
+    offset: int
+    size: int
+    target: bytes
+
+
 def scan_tar(path: Path) -> Iterator[Member]:
-    """Yield the files of a tar; folders, links and devices have no bytes and are left out."""
+    """Yield the files of a tar, under each name that they have.
+
+    Folders, symbolic links and devices have no bytes and are left out.
+    """
     # Little more than the headers is read, of large files at least.
     with path.open("rb", buffering=8192) as file:
-        yield from members(path, file, os.fstat(file.fileno()).st_size)
+        links = _Links(path)
+        for entry in _entries(path, file, os.fstat(file.fileno()).st_size):
+            if entry.kind == HARD_LINK:
+                yield _member(entry.name, *links.place(entry))
+            elif entry.kind in REGULAR_KINDS:
+                yield _member(entry.name, entry.offset, entry.size)
 
 
 def members(path: Path, file: IO[bytes], end: float) -> Iterator[Member]:
     """Yield the files of an open tar of so many bytes, going forward only."""
+    for entry in _entries(path, file, end):
+        if entry.kind == HARD_LINK:
+            what = f"`{decode(entry.name)}` is a link to the bytes of `{decode(entry.target)}`"
+            raise _refused(
+                path,
+                f"{what}, which a stream has left behind",
+                "with --hard-dereference, or unpack it",
+            )
+        if entry.kind in REGULAR_KINDS:
+            yield _member(entry.name, entry.offset, entry.size)
+
+
+class _Links:
+    """Where the bytes of hard links are. An archive with any is read twice more, and only then."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._places: dict[str, tuple[int, int]] | None = None
+
+    def place(self, link: Entry) -> tuple[int, int]:
+        if self._places is None:
+            self._places = self._find()
+        try:
+            return self._places[_plain(link.target)]
+        except KeyError:
+            what = f"`{decode(link.name)}` is a link to `{decode(link.target)}`"
+            raise damaged(self._path, f"{what}, which it does not have") from None
+
+    def _find(self) -> dict[str, tuple[int, int]]:
+        wanted = {_plain(each.target) for each in self._entries() if each.kind == HARD_LINK}
+        return {
+            name: (each.offset, each.size)
+            for each in self._entries()
+            if each.kind in REGULAR_KINDS and (name := _plain(each.name)) in wanted
+        }
+
+    def _entries(self) -> Iterator[Entry]:
+        with self._path.open("rb", buffering=8192) as file:
+            yield from _entries(self._path, file, os.fstat(file.fileno()).st_size)
+
+
+def _member(name: bytes, offset: int, size: int) -> Member:
+    return Member(*split_name(_plain(name)), offset, size)
+
+
+def _plain(name: bytes) -> str:
+    return plain_name(decode(name))
+
+
+def _entries(path: Path, file: IO[bytes], end: float) -> Iterator[Entry]:
+    """Yield what an open tar of so many bytes holds, going forward only."""
     at = 0
     extra: dict[bytes, bytes] = {}
     common: dict[bytes, bytes] = {}
@@ -147,21 +217,22 @@ def members(path: Path, file: IO[bytes], end: float) -> Iterator[Member]:
             fields = {**common, **extra}
             size = _pax_size(path, fields, size, at)
             name = fields.get(b"path") or _name(head)
-            if kind in REGULAR_KINDS:
-                if at + BLOCK + size > end:
-                    raise damaged(path, f"it ends within `{decode(name)}`")
-                _refuse_sparse(path, fields, name)
-                if not name.endswith(b"/"):
-                    yield Member(*split_name(plain_name(decode(name))), at + BLOCK, size)
-            elif kind == b"S":
-                _refuse_sparse(path, {b"GNU.sparse.major": b""}, name)
-            else:
-                size = size if kind not in b"123456" else 0
+            if kind in REGULAR_KINDS and at + BLOCK + size > end:
+                raise damaged(path, f"it ends within `{decode(name)}`")
+            if kind == b"S" or any(each.startswith(b"GNU.sparse") for each in fields):
+                raise _refused(
+                    path, f"`{decode(name)}` is stored as a sparse file", "without --sparse"
+                )
+            size = 0 if kind in b"123456" else size
+            if not name.endswith(b"/"):
+                target = fields.get(b"linkpath") or head[157:257].split(b"\0", 1)[0]
+                yield Entry(kind, name, at + BLOCK, size, target)
             extra = {}
         at += BLOCK + -(-size // BLOCK) * BLOCK
 
 
 REGULAR_KINDS = (b"0", b"\0", b"7")
+HARD_LINK = b"1"
 
 
 def _checked_size(path: Path, head: bytes, at: int) -> int:
@@ -182,10 +253,8 @@ def _checked_size(path: Path, head: bytes, at: int) -> int:
 
 
 def _extras(path: Path, kind: bytes, data: bytes, at: int) -> dict[bytes, bytes]:
-    if kind == b"K":  # Where a link leads.
-        return {}
-    if kind == b"L":
-        return {b"path": data.rstrip(b"\0")}
+    if kind in b"KL":
+        return {b"linkpath" if kind == b"K" else b"path": data.rstrip(b"\0")}
     found, position = {}, 0
     while position < len(data):
         length, _, _ = data[position : position + 20].partition(b" ")
@@ -207,12 +276,10 @@ def _pax_size(path: Path, fields: dict[bytes, bytes], size: int, at: int) -> int
     return int(text)
 
 
-def _refuse_sparse(path: Path, fields: dict[bytes, bytes], name: bytes) -> None:
-    if any(each.startswith(b"GNU.sparse") for each in fields):
-        error = damaged(path, f"`{decode(name)}` is stored as a sparse file")
-        error.what = f"`{path}` cannot be indexed"
-        error.fix = "make the archive anew, without --sparse"
-        raise error
+def _refused(path: Path, why: str, fix: str) -> DataError:
+    error = damaged(path, why)
+    error.what, error.fix = f"`{path}` cannot be indexed", f"make the archive anew, {fix}"
+    return error
 
 
 def _name(head: bytes) -> bytes:

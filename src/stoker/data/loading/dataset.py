@@ -10,7 +10,6 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +19,7 @@ from stoker.data.block import NO_LABEL
 from stoker.data.formats import format_of_name
 from stoker.data.gather import Shards
 from stoker.data.index import Index, index_of
+from stoker.data.loading.columns import divided, shaped, stacked
 from stoker.data.pictures import device
 from stoker.data.pictures.crop import Crop
 from stoker.data.pictures.decode import (
@@ -29,7 +29,6 @@ from stoker.data.pictures.decode import (
     array_decoder,
     decoder,
     is_picture,
-    library,
 )
 from stoker.data.pictures.picture import read_cropped
 from stoker.data.sample import LABEL
@@ -303,7 +302,7 @@ class Dataset:
         try:
             if not gathered.is_even:
                 raise ValueError("the sizes differ")
-            return _stacked(gathered.buffer, len(rows), *self.arrays[name])
+            return stacked(gathered.buffer, len(rows), *self.arrays[name])
         except (ValueError, TypeError) as error:
             why = f"the part `{name}` of a sample is not {self.arrays[name]}: {error}"
             raise gather.damaged(self.index, why) from None
@@ -520,9 +519,7 @@ class Dataset:
         return found, missing
 
     def _shaped(self, parts: dict[str, Any]) -> Any:
-        if self.view.parts is None:
-            return parts
-        return parts[self.view.parts] if isinstance(self.view.parts, str) else tuple(parts.values())
+        return shaped(parts, self.view.parts)
 
     def _lacks(self, row: int, name: str) -> DataError:
         return DataError(
@@ -530,17 +527,6 @@ class Dataset:
             why="every sample of a batch must have the same parts",
             fix="stoker.open(…, parts=…) with parts that all samples have",
         )
-
-
-def divided(
-    columns: Mapping[str, Any], groups: Iterable[Sequence[int]]
-) -> Iterator[dict[str, Any]]:
-    """Yield the columns of each of several batches that lie one after the other."""
-    start = 0
-    for group in groups:
-        end = start + len(group)
-        yield {name: each[start:end] for name, each in columns.items()}
-        start = end
 
 
 def _read_into(decode: Callable[..., Any], room: Room, data: memoryview) -> Any:
@@ -554,22 +540,3 @@ def failed(key: str, error: Exception) -> DataError:
         why=f"{type(error).__name__}: {error}",
         fix="the traceback above shows where",
     )
-
-
-def _stacked(buffer: memoryview, count: int, dtype: str, shape: tuple[int, ...]) -> Any:
-    try:
-        numpy = import_module("numpy")
-    except ImportError:
-        kind = _FORMATS.get(dtype.lstrip("<|="))
-        if kind is None:
-            library("numpy", f"arrays of type `{dtype}`")
-        return buffer.cast("B").cast(kind, (count, *shape))  # type: ignore[call-overload]
-    return numpy.frombuffer(buffer, dtype).reshape(count, *shape)
-
-
-# Without numpy: what a memoryview calls the types.
-_FORMATS = {
-    "u1": "B", "i1": "b", "u2": "H", "i2": "h", "u4": "I", "i4": "i", "u8": "Q", "i8": "q",
-    "f4": "f", "f8": "d", "uint8": "B", "int8": "b", "uint16": "H", "int16": "h", "uint32": "I",
-    "int32": "i", "uint64": "Q", "int64": "q", "float32": "f", "float64": "d", "b1": "?",
-}  # fmt: skip

@@ -9,7 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from stoker.data.loading.dataset import Dataset, divided
+from stoker.data.loading.columns import divided, shaped
+from stoker.data.loading.dataset import Dataset
 from stoker.data.pictures.decode import library
 from stoker.errors import DataError, UsageError, nearest
 
@@ -31,8 +32,7 @@ class Resident:
     def __init__(self, dataset: Dataset, where: str = "host") -> None:
         _check(dataset, where)
         self.where, self.sample_bytes = where, dataset.sample_bytes
-        self._length, self._is_bare = len(dataset), isinstance(dataset.view.parts, str)
-        self._is_dict = dataset.view.parts is None
+        self._length, self._asked = len(dataset), dataset.view.parts
         _check_room(len(dataset) * dataset.sample_bytes, where)
         self.columns = _filled(dataset, where)
 
@@ -63,9 +63,7 @@ class Resident:
         return {name: _selected(each, chosen, self.where) for name, each in self.columns.items()}
 
     def _shaped(self, parts: dict[str, Any]) -> Any:
-        if self._is_dict:
-            return parts
-        return next(iter(parts.values())) if self._is_bare else tuple(parts.values())
+        return shaped(parts, self._asked)
 
 
 def _selected(column: Any, chosen: Any, where: str) -> Any:
