@@ -1,4 +1,4 @@
-"""The end: workers that Python waits for, told only where a loader leaves them."""
+"""The end: workers that Python waits for, told only where a loader leaves them and nothing runs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from made_runs import made_rank, made_run, step_row
+from made_runs import made_machine, made_rank, made_run, step_row
 from stoker.advise.finding import Finding
 from stoker.advise.rules.ending import waits_for_workers
 
 LEFT: dict[str, Any] = {"num_workers": 12, "persistent_workers": True, "pin_memory": True}
 
 
-def ending(end_s: float, loader: object, steps: int = 200) -> Finding | None:
+def ending(
+    end_s: float, loader: object = LEFT, steps: int = 200, cores: float = 0.01
+) -> Finding | None:
     rows = [
         step_row(0, 5, startup_step=(1, 4.0), warmup_step=(3, 0.1)),
         step_row(5, 5 + steps / 10, steady_step=(steps, 0.1)),
@@ -21,13 +23,16 @@ def ending(end_s: float, loader: object, steps: int = 200) -> Finding | None:
     last = rows[-1].end_s
     rows.append(step_row(last, last + end_s, end_step=(1, end_s)))
     rank = made_rank(rows, facts={"loaders": {"one": loader}})
-    return waits_for_workers(made_run([rank], wall_s=last + end_s))
+    readings = {"cpu.cores": lambda second: 3.0 if second < last else cores}
+    machine = made_machine(readings, int(last + end_s))
+    return waits_for_workers(made_run([rank], [machine], wall_s=last + end_s))
 
 
 def test_workers_that_are_left_are_waited_for() -> None:
-    finding = ending(60.0, LEFT)
+    finding = ending(60.0)
     assert finding is not None
     assert (finding.level, finding.confidence) == ("problem", "high")
+    assert finding.what == "After the last step the run goes on for 60 s, and does nothing."
     assert "12 workers" in finding.why
     assert "`del loader`" in finding.fix
     assert finding.gain is not None
@@ -49,8 +54,12 @@ def test_other_loaders_have_nothing_to_do_with_it(loader: object) -> None:
 
 
 def test_an_end_that_is_shorter_than_the_wait_has_another_cause() -> None:
-    assert ending(30.0, LEFT) is None
+    assert ending(30.0) is None
+
+
+def test_an_end_in_which_something_is_done_is_no_wait() -> None:
+    assert ending(60.0, cores=0.9) is None
 
 
 def test_a_minute_of_a_long_run_is_not_worth_a_word() -> None:
-    assert ending(60.0, LEFT, steps=100_000) is None
+    assert ending(60.0, steps=100_000) is None

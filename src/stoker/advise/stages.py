@@ -21,7 +21,7 @@ MIN_CHANGE = 0.15
 # ... and how many times the spread of the rows on either side.
 MIN_SPREADS = 2.0
 MAX_TRAININGS = 6
-STARTUP = "start-up"
+STARTUP, ENDING = "start-up", "ending"
 # Where others set the pace, only a change of what a step computes is the program's own, by so much of it.
 MIN_OTHER_WORK = 0.3
 WAITS = ("data", "h2d", "comm")
@@ -74,7 +74,7 @@ def stages_of(summary: Summary) -> list[Stage]:
         *_trainings(rows, machine),
         *_pause(rows, machine, "validation", "eval"),
         *_pause(rows, machine, "between epochs", "gap"),
-        *_pause(rows, machine, "ending", "end"),
+        *_pause(rows, machine, ENDING, "end"),
     ]
     return sorted(_after_startup(found), key=lambda stage: stage.start_s)
 

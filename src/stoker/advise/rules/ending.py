@@ -7,8 +7,9 @@ from typing import Any
 
 from stoker.advise.finding import Finding, Rule
 from stoker.advise.repeat import announce
-from stoker.advise.rules.pauses import read_pauses
 from stoker.advise.rules.steady import level_of
+from stoker.advise.stages import ENDING, stages_of
+from stoker.advise.verdict import slowest_rank
 from stoker.units import plural, render_seconds
 from stoker.watch.series import known_number
 from stoker.watch.summary import Rank, Summary
@@ -18,16 +19,20 @@ from stoker.watch.summary import Rank, Summary
 WAIT_S = 5.0
 # They may have begun to end by themselves.
 SURELY = 0.8
+# Who exports a model or tests it after the last step is busy.
+IDLE_CORES = 0.5
 
 
 def waits_for_workers(summary: Summary) -> Finding | None:
     """Workers of a loader that is still there are waited for, five seconds each."""
-    pauses = read_pauses(summary)
-    workers = 0 if pauses is None else _left_workers(pauses.rank)
-    whole_s = WAIT_S * workers
-    if pauses is None or not workers or pauses.rest_s < SURELY * whole_s:
+    rank = slowest_rank(summary)
+    workers = 0 if rank is None else _left_workers(rank)
+    if not workers or summary.state == "running" or summary.wall_s <= 0:
         return None
-    waited_s = min(pauses.rest_s, whole_s)
+    end_s, whole_s = _idle_end_s(summary), WAIT_S * workers
+    if end_s < SURELY * whole_s:
+        return None
+    waited_s = min(end_s, whole_s)
     gain = announce(summary, SURELY * waited_s, waited_s, waited_s)
     level = level_of(gain)
     if level is None:
@@ -35,7 +40,7 @@ def waits_for_workers(summary: Summary) -> Finding | None:
     return Finding(
         key="slow-end",
         level=level,
-        what=f"After the last step the run goes on for {render_seconds(pauses.rest_s)}.",
+        what=f"After the last step the run goes on for {render_seconds(end_s)}, and does nothing.",
         why=(
             f"The loader has pin_memory and persistent_workers, and is still there when Python ends: PyTorch then "
             f"waits {render_seconds(WAIT_S)} for each of {plural(workers, 'worker')}."
@@ -47,8 +52,16 @@ def waits_for_workers(summary: Summary) -> Finding | None:
         confidence="high",
         safety="A",
         gain=gain,
-        figures={"end_s": pauses.rest_s, "num_workers": workers},
+        figures={"end_s": end_s, "num_workers": workers},
     )
+
+
+def _idle_end_s(summary: Summary) -> float:
+    """Return how long the run went on after its last step; nothing where it did anything then."""
+    end = next((stage for stage in stages_of(summary) if stage.name == ENDING), None)
+    cores = None if end is None else end.levels.get("cpu.cores")
+    is_idle = cores is not None and cores.mean < IDLE_CORES
+    return end.seconds if end is not None and is_idle else 0.0
 
 
 def _left_workers(rank: Rank) -> int:
