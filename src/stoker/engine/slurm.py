@@ -109,7 +109,7 @@ def _refused(words: Sequence[str], complaint: str) -> SlurmError:
     if HOMELESS.search(complaint):
         return SlurmError(
             "Slurm's programs are here, but no cluster",
-            why="they find no slurm.conf that they can read: not in its place, by $SLURM_CONF or the network",
+            why="no slurm.conf can be read: neither in its place, nor by $SLURM_CONF or the network",
             fix="log in to a login node of the cluster; `stoker run` runs it on this machine",
         )
     return SlurmError(
