@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -22,6 +23,7 @@ from effort import examples
 from stoker.advise.verdict import held_gpus, make_verdict
 from stoker.errors import FileError
 from stoker.report.gpu_csv import HEADER, render_gpu_csv
+from stoker.report.machines import _cell
 from stoker.report.run import next_command, notes, render_run
 from stoker.report.run_json import render_run_json, run_json
 from stoker.watch.entry import EXACT
@@ -669,3 +671,9 @@ def test_any_damage_can_be_reported(whole: Path, data: st.DataObject) -> None:
         json.dumps(run_json(summary), allow_nan=False)
         render_gpu_csv(summary)
         next_command(summary)
+
+
+def test_a_gpus_counter_that_is_all_but_nothing_is_nothing() -> None:
+    assert _cell(Stat(20, 0.0021, 0.0004, 0.0026)) == "0 ±0 (0)"
+    assert _cell(Stat(20, 0.85, 6.6, 52.0)) == "0.85 ±6.6 (52)"
+    assert _cell(Stat(20, math.nan, 0.0, 1.0)) == "unknown ±0 (1.0)"

@@ -20,6 +20,8 @@ MAX_FLEET_ROWS = 8
 # What a laptop's disk gives without noticing; and what a file system of a cluster notices.
 NOTABLE_READ_MB_S = 1.0
 NOTABLE_OPENS_S = 50.0
+# Of percents, GiB and watts of a GPU: less is a counter's noise.
+NOTHING = 0.05
 GPU_COLUMNS = (
     ("load %", "duty_pct"),
     ("SM %", "sm_pct"),
@@ -148,7 +150,8 @@ def _joined(stats: Iterable[Stat | None]) -> Stat | None:
 def _cell(stat: Stat | None) -> str:
     if stat is None:
         return "unknown"
-    mean, std, largest = (render_known(each) for each in (stat.mean, stat.std, stat.max))
+    values = (stat.mean, stat.std, stat.max)
+    mean, std, largest = ("0" if 0 <= each < NOTHING else render_known(each) for each in values)
     return f"{mean} ±{std} ({largest})"
 
 
