@@ -6,10 +6,13 @@ that gains, which takes a quiet machine.
 
 from __future__ import annotations
 
+import atexit
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,12 +20,17 @@ from patience import Done, run_ranks
 from stoker.advise.finding import Finding
 from stoker.advise.findings import find
 from stoker.watch.folder import RunFolder
+from stoker.watch.limits import read_cgroup
 from stoker.watch.series import known_number
 from stoker.watch.summary import Summary, read_summary
 
 ROOT = Path(__file__).parent.parent
 PLANTED = ROOT / "tests/planted"
 JOB = {"SLURM_JOB_ID": "4211", "SLURM_JOB_NAME": "train", "SLURM_CPUS_PER_TASK": "1"}
+# How control groups of both versions call what is used, and what may be.
+NAMES = {
+    1: ("memory.usage_in_bytes", "memory.limit_in_bytes"), 2: ("memory.current", "memory.max"),
+}  # fmt: skip
 WIDE_JOB = {**JOB, "SLURM_CPUS_PER_TASK": "16"}
 LIMIT_S = 300.0
 
@@ -47,6 +55,9 @@ class Cause:
     ranks: int = 1
     copies: int = 1
     cores: str | None = None
+    # In a control group that may have so much memory; and whether that ends the training.
+    memory_mb: int | None = None
+    is_killed: bool = False
     environ: Mapping[str, str] = field(default_factory=dict)
     # Around the present, when the job began and when its time is over.
     job_s: tuple[int, int] | None = None
@@ -123,6 +134,13 @@ CAUSES = {
         told="reserved_start.py:12",
     ),
     "a leak": Cause("reserved_leak", "rising-memory", job_s=(0, 24 * 3600)),
+    "memory all but full": Cause(
+        "reserved_memory", "near-memory-limit", told="--mem=", memory_mb=1000
+    ),
+    "killed for its memory": Cause(
+        "reserved_memory", "killed-for-memory", ("share=9",), told="--mem=", memory_mb=1000,
+        is_killed=True,
+    ),
     "crowded cores": Cause(
         "reserved_threads",
         "crowded-cores",
@@ -227,14 +245,21 @@ def run_cause(
         )
 
     def run(place: Path) -> Done:
+        group = None if cause.memory_mb is None else MemoryGroup(cause.memory_mb)
         return subprocess.run(
             [
+                *([] if group is None else group.command),
                 *([] if cause.cores is None else ["taskset", "-c", cause.cores]),
                 sys.executable, "-m", "stoker", "run", "--quiet", "-o", str(place / "run"),
                 "--python", str(found / "python"), *program,
             ],
             cwd=place,
-            env={"PATH": "/usr/bin:/bin", "HOME": str(place), **environ},
+            env={
+                "PATH": "/usr/bin:/bin",
+                "HOME": str(place),
+                **({} if group is None else group.environ),
+                **environ,
+            },
             capture_output=True,
             text=True,
             check=False,
@@ -242,9 +267,41 @@ def run_cause(
         )  # fmt: skip
 
     place, done = run_ranks(run, folder)
-    if done.returncode:
+    if bool(done.returncode) != cause.is_killed:
         raise RuntimeError(done.stderr)
     return read_summary(RunFolder(place / "run"))
+
+
+class MemoryGroup:
+    """A control group with a limit of memory, below the one that we are in; goes with us."""
+
+    def __init__(self, megabytes: int) -> None:
+        here = read_cgroup("memory", os.getpid())
+        if here is None:
+            raise OSError("no control group for memory")
+        used, limit = NAMES[here.version]
+        self._folder = Path(here.folders[0]) / f"planted-{os.getpid()}"
+        self._folder.mkdir(exist_ok=True)
+        (self._folder / limit).write_text(str(megabytes << 20))
+        self.environ = {"STOKER_PLANTED_MEMORY": f"{self._folder / used}:{self._folder / limit}"}
+        atexit.register(self._remove)
+
+    @property
+    def command(self) -> list[str]:
+        """What joins the group and becomes the command that follows."""
+        return ["sh", "-c", f'echo $$ > {self._folder}/cgroup.procs; exec "$@"', "sh"]
+
+    def _remove(self) -> None:
+        with suppress(OSError):
+            self._folder.rmdir()
+
+
+def can_limit_memory() -> bool:
+    """Say whether control groups can be made here."""
+    try:
+        return MemoryGroup(1000) is not None
+    except OSError:
+        return False
 
 
 def serious(summary: Summary) -> list[Finding]:
