@@ -14,7 +14,11 @@ LEFT: dict[str, Any] = {"num_workers": 12, "persistent_workers": True, "pin_memo
 
 
 def ending(
-    end_s: float, loader: object = LEFT, steps: int = 200, cores: float = 0.01
+    end_s: float,
+    loader: object = LEFT,
+    steps: int = 200,
+    cores: float = 0.01,
+    state: str = "ended",
 ) -> Finding | None:
     rows = [
         step_row(0, 5, startup_step=(1, 4.0), warmup_step=(3, 0.1)),
@@ -25,7 +29,7 @@ def ending(
     rank = made_rank(rows, facts={"loaders": {"one": loader}})
     readings = {"cpu.cores": lambda second: 3.0 if second < last else cores}
     machine = made_machine(readings, int(last + end_s))
-    return waits_for_workers(made_run([rank], [machine], wall_s=last + end_s))
+    return waits_for_workers(made_run([rank], [machine], wall_s=last + end_s, state=state))
 
 
 def test_workers_that_are_left_are_waited_for() -> None:
@@ -55,6 +59,15 @@ def test_other_loaders_have_nothing_to_do_with_it(loader: object) -> None:
 
 def test_an_end_that_is_shorter_than_the_wait_has_another_cause() -> None:
     assert ending(30.0) is None
+
+
+def test_an_end_that_is_longer_than_the_wait_has_another_cause_too() -> None:
+    assert ending(60.0, {**LEFT, "num_workers": 1}) is None
+    assert ending(300.0) is None
+
+
+def test_a_run_that_failed_may_have_waited_for_anything() -> None:
+    assert ending(60.0, state="failed") is None
 
 
 def test_an_end_in_which_something_is_done_is_no_wait() -> None:

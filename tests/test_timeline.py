@@ -471,6 +471,36 @@ def test_so_it_has_when_the_loader_had_no_more() -> None:
     assert "gap.step" in training.sums
 
 
+def test_a_batch_that_never_came_is_no_end() -> None:
+    loop = Loop()
+    for _ in range(30):
+        loop.data(1)
+        loop.step()
+    loop.line.data_begins(TRAIN)
+    loop.wait(300_000)
+    loop.line.flush()
+    assert all("end.step" not in block.sums for block in loop.line.ready)
+
+
+def test_batches_that_are_left_over_and_validation_are_no_end() -> None:
+    loop = Loop()
+    for number in range(43):
+        loop.data(10)
+        loop.forward(300)
+        loop.backward(290)
+        if number % 4 == 3:
+            loop.optimizer(1)
+    loop.data(1, got=False)
+    for _ in range(40):
+        loop.data(5, VALID)
+        loop.forward(50)
+    loop.data(1, VALID, got=False)
+    loop.wait(50)
+    loop.line.flush()
+    assert all(block.start <= block.end for block in loop.line.ready)
+    assert all("end.step" not in block.sums for block in loop.line.ready)
+
+
 def test_a_short_end_and_a_program_without_steps_have_none() -> None:
     loop = Loop()
     loop.wait(60_000)

@@ -27,10 +27,11 @@ def waits_for_workers(summary: Summary) -> Finding | None:
     """Workers of a loader that is still there are waited for, five seconds each."""
     rank = slowest_rank(summary)
     workers = 0 if rank is None else _left_workers(rank)
-    if not workers or summary.state == "running" or summary.wall_s <= 0:
+    if not workers or summary.state != "ended" or summary.wall_s <= 0:
         return None
     end_s, whole_s = _idle_end_s(summary), WAIT_S * workers
-    if end_s < SURELY * whole_s:
+    # Who waits for longer waits for something else.
+    if not SURELY * whole_s <= end_s <= whole_s / SURELY + WAIT_S:
         return None
     waited_s = min(end_s, whole_s)
     gain = announce(summary, SURELY * waited_s, waited_s, waited_s)

@@ -321,8 +321,9 @@ class Timeline:
             self._close(tentative, cut=True)
         elif self._is_evaluation():
             self._carve_out_evaluation(is_last=True)
-        elif self.has_stepped:
-            end_s = sum(self.totals)
+        elif self.has_stepped and self._gap_from is not None:
+            # After the last loader's end; a batch that never came is no end.
+            end_s = sum(self.totals) - sum(self._gap_from)
         self._tell_gap()
         if end_s >= BLOCK_S:
             # In a row of its own: the last one of training must not seem to go on.
