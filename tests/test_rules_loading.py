@@ -45,6 +45,7 @@ class Case(NamedTuple):
     read_mb_s: float = 0.0
     h2d: float = 0.0
     other: float = 0.0
+    hidden: float = 0.0
     device_steps: int = 0
     lines: Sequence[list[Any]] = (LOOP, [*DECODE, "data"], [*SCALE, "data"])
     worker_lines: Sequence[list[Any]] = ()
@@ -92,6 +93,8 @@ def write_rank(folder: RunFolder, case: Case, rank: int, wall: float) -> None:
     }
     if case.other:
         stats["steady.other"] = stat(case.other / 1000, count)
+    if case.hidden:
+        stats["steady.data_hidden"] = stat(case.hidden / 1000, count)
     if case.h2d:
         stats["steady.h2d"] = stat(case.h2d / 1000, count)
     if case.device_steps:
@@ -354,6 +357,15 @@ def test_freeing_batches_of_workers_is_a_part_of_what_pinning_saves(tmp_path: Pa
         told = host_code(summary)
         assert (told is None) == (name == "loop")
     assert gains[0] > 1.2 * gains[1]
+
+
+def test_waits_that_the_device_hides_are_not_freeing(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nfor batch in loader:\n    tidy(batch)\n")
+    os.utime(script, (START - 60, START - 60))
+    loop = [str(script), "<module>", 2, 18.0, 40.0, "data"]
+    case = CAUSES["loader-pinning"]._replace(workers=4, other=15.0, hidden=30.0, lines=[loop])
+    assert host_code(summary_of(case, tmp_path / "run")) is not None
 
 
 def test_copies_by_the_hosts_clock_alone_are_not_believed(tmp_path: Path) -> None:

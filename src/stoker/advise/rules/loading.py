@@ -242,9 +242,12 @@ def freeing_s(summary: Summary, rank: Rank) -> float:
         ),
         default=0.0,
     )
-    waits_s, other_s = (
-        rank.steady.steps * rank.steady.phases.get(phase, 0.0) for phase in ("data", "other")
+    splits = [each for each in (rank.steady, rank.first, rank.warmup, rank.evaluation) if each]
+    # The host waits there, too, while the device computes.
+    waits_s = sum(
+        each.steps * (each.phases.get("data", 0.0) + each.data_hidden_s) for each in splits
     )
+    other_s = rank.steady.steps * rank.steady.phases.get("other", 0.0)
     return max(0.0, min(other_s, own_s - waits_s))
 
 
