@@ -66,24 +66,34 @@ def keys(summary: Summary) -> list[str]:
 
 
 def test_the_error_that_ended_the_run_says_so() -> None:
-    summary = run(MEMORY, "OutOfMemoryError", state="failed", exit=1)
+    summary = run(MEMORY, "torch.OutOfMemoryError", state="failed", exit=1)
     assert keys(summary) == ["gpu-out-of-memory"]
     finding = RULES[0](summary)
     assert finding is not None
-    assert finding.why.endswith("ended with OutOfMemoryError; its tensors took up to 77 of 80 GiB.")
+    assert finding.why.endswith(
+        "ended with torch.OutOfMemoryError; its tensors took up to 77 of 80 GiB."
+    )
     assert "expandable_segments" not in finding.fix
 
 
 def test_memory_that_lies_in_pieces_is_told_apart() -> None:
     memory = {**MEMORY, "tensors_gib": 60.0}
-    finding = RULES[0](run(memory, "OutOfMemoryError", state="failed", exit=1))
+    finding = RULES[0](run(memory, "torch.cuda.OutOfMemoryError", state="failed", exit=1))
     assert finding is not None
     assert finding.fix.startswith("24 % of the memory lay in pieces between tensors: set ")
     assert "expandable_segments:True" in finding.fix
 
 
 @pytest.mark.parametrize(
-    ("error", "state"), [("OutOfMemoryError", "ended"), ("ValueError", "failed"), (None, "failed")]
+    ("error", "state"),
+    [
+        ("torch.OutOfMemoryError", "ended"),
+        ("builtins.ValueError", "failed"),
+        # Also what TensorFlow says of a full disk.
+        ("tensorflow.python.framework.errors_impl.ResourceExhaustedError", "failed"),
+        ("ray.exceptions.OutOfMemoryError", "failed"),
+        (None, "failed"),
+    ],
 )
 def test_errors_that_the_script_caught_or_that_are_others_end_nothing(
     error: str | None, state: str

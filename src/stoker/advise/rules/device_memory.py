@@ -10,8 +10,8 @@ from stoker.units import plural, render_number, render_share
 from stoker.watch.series import known_number
 from stoker.watch.summary import Rank, Summary
 
-# What PyTorch and TensorFlow raise.
-FULL_ERRORS = ("OutOfMemoryError", "ResourceExhaustedError")
+# What PyTorch raises. TensorFlow's error of that kind is also that of a full disk.
+FULL_ERRORS = ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")
 # In the first steps kernels are tried out, and take what is left for a moment.
 MIN_RETRIES = 5
 RETRIES_A_STEP = 0.01

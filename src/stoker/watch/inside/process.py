@@ -272,7 +272,7 @@ class Watched:
             # Python keeps what ended the program, once it has told it.
             error = getattr(sys, "last_type", None)
             if error is not None:
-                self.facts["error"] = error.__name__
+                self.facts["error"] = f"{error.__module__}.{error.__qualname__}"
             self.post.send(self._snapshot(), PATIENCE_S)
             self.post.send({"k": "bye"}, PATIENCE_S)
         except Exception as error:
