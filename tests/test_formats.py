@@ -22,7 +22,7 @@ from stoker.data.formats import FORMATS, scan, writer
 from stoker.data.formats.crc32c import _extend_slowly, extend, masked
 from stoker.data.formats.tar import MAX_SIZE, _heads, members
 from stoker.data.formats.tfrecord import check_record, records
-from stoker.data.sample import Content, join_name
+from stoker.data.sample import Content, is_hidden, join_name
 from stoker.errors import DataError
 
 SAMPLES: list[tuple[str, dict[str, bytes]]] = [
@@ -167,6 +167,24 @@ def test_a_file_with_two_names_is_found_under_both(style: str, before: str, tmp_
     assert members_of(tmp_path / "a.tar") == {
         "a.txt": b"two names", "b.txt": b"two names", "c.txt": b"long", f"{long}.txt": b"long",
     }  # fmt: skip
+
+
+@pytest.mark.skipif(not shutil.which("tar"), reason="needs tar")
+def test_a_second_name_of_a_symbolic_link_has_no_bytes_either(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "a/x.txt").write_bytes(b"ok")
+    (tmp_path / "a/l.txt").symlink_to("x.txt")
+    os.link(tmp_path / "a/l.txt", tmp_path / "b/l.txt", follow_symlinks=False)
+    (tmp_path / "a/.hidden").write_bytes(b"secret")
+    (tmp_path / "b/.hidden").hardlink_to(tmp_path / "a/.hidden")
+    path = tmp_path / "t.tar"
+    subprocess.run(["tar", "cf", path, "a", "b"], cwd=tmp_path, check=True)
+    assert members_of(path)["a/x.txt"] == b"ok"
+    assert not [name for name in members_of(path) if name.endswith("l.txt")]
+    with path.open("rb") as stream:
+        found = list(members(path, stream, 1e9, is_hidden))
+    assert "a/x" in [each.key for each in found]
 
 
 def test_links_whose_bytes_are_not_to_be_had_are_refused(tmp_path: Path) -> None:

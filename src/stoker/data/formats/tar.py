@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -140,22 +140,35 @@ def scan_tar(path: Path) -> Iterator[Member]:
         links = _Links(path)
         for entry in _entries(path, file, os.fstat(file.fileno()).st_size):
             if entry.kind == HARD_LINK:
-                yield _member(entry.name, *links.place(entry))
+                place = links.place(entry)
+                if place is not None:
+                    yield _member(entry.name, *place)
             elif entry.kind in REGULAR_KINDS:
                 yield _member(entry.name, entry.offset, entry.size)
 
 
-def members(path: Path, file: IO[bytes], end: float) -> Iterator[Member]:
-    """Yield the files of an open tar of so many bytes, going forward only."""
+def members(
+    path: Path, file: IO[bytes], end: float, is_left: Callable[[str], bool] = lambda _: False
+) -> Iterator[Member]:
+    """Yield the files of an open tar of so many bytes, going forward only.
+
+    The bytes of a hard link lie behind: it is refused, unless it has none or `is_left` out.
+    """
+    bare: set[str] = set()
     for entry in _entries(path, file, end):
-        if entry.kind == HARD_LINK:
+        if entry.kind not in (*REGULAR_KINDS, HARD_LINK):
+            bare.add(_plain(entry.name))
+        elif entry.kind == HARD_LINK:
+            name = _plain(entry.name)
+            if _plain(entry.target) in bare or is_left(name):
+                continue
             what = f"`{decode(entry.name)}` is a link to the bytes of `{decode(entry.target)}`"
             raise _refused(
                 path,
                 f"{what}, which a stream has left behind",
                 "with --hard-dereference, or unpack it",
             )
-        if entry.kind in REGULAR_KINDS:
+        else:
             yield _member(entry.name, entry.offset, entry.size)
 
 
@@ -164,9 +177,10 @@ class _Links:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._places: dict[str, tuple[int, int]] | None = None
+        self._places: dict[str, tuple[int, int] | None] | None = None
 
-    def place(self, link: Entry) -> tuple[int, int]:
+    def place(self, link: Entry) -> tuple[int, int] | None:
+        """Return them; None of a second name of a symbolic link or a device, which has no bytes."""
         if self._places is None:
             self._places = self._find()
         try:
@@ -175,12 +189,12 @@ class _Links:
             what = f"`{decode(link.name)}` is a link to `{decode(link.target)}`"
             raise damaged(self._path, f"{what}, which it does not have") from None
 
-    def _find(self) -> dict[str, tuple[int, int]]:
+    def _find(self) -> dict[str, tuple[int, int] | None]:
         wanted = {_plain(each.target) for each in self._entries() if each.kind == HARD_LINK}
         return {
-            name: (each.offset, each.size)
+            name: (each.offset, each.size) if each.kind in REGULAR_KINDS else None
             for each in self._entries()
-            if each.kind in REGULAR_KINDS and (name := _plain(each.name)) in wanted
+            if each.kind != HARD_LINK and (name := _plain(each.name)) in wanted
         }
 
     def _entries(self) -> Iterator[Entry]:

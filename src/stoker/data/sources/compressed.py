@@ -48,8 +48,8 @@ class CompressedSource:
     def _files(self) -> Iterator[tuple[str, File]]:
         keeper = _Keeper(self.path)
         with _opened(self.path) as stream:
-            for member in members(self.path, stream, inf):
-                if self.leaves_hidden and is_hidden(member.key):
+            for member in members(self.path, stream, inf, self._is_left):
+                if self._is_left(member.key):
                     self.skipped += 1
                     continue
                 stream.seek(member.offset)
@@ -61,6 +61,9 @@ class CompressedSource:
             # To the end: there the checksum is.
             while stream.read(CHUNK):
                 pass
+
+    def _is_left(self, key: str) -> bool:
+        return self.leaves_hidden and is_hidden(key)
 
 
 def names_in(path: Path) -> Iterator[Member]:
