@@ -185,6 +185,9 @@ def resident(path):
             kept = data.resident(where)
             assert isinstance(kept.columns["raw"], torch.Tensor)
             made = list(stoker.Loader(kept, 5, True, seed=2))
+            # What is the user's own is done by threads.
+            changed = stoker.Loader(kept, 5, num_workers=3, transform=lambda sample, chance: sample)
+            assert changed._threads == 3
             if where == "pinned":
                 assert all(gpu.holds(values) for values, _ in made)
             for others in (made, host):
@@ -224,6 +227,17 @@ def crops_as_torch_resizes(path):
                     # Sums in another order may fall on the other side of a half.
                     assert (found.int() - wanted.int()).abs().max() <= 1
                     assert (found != wanted).float().mean() < 0.01
+
+
+def crops_are_those_of_no_digits_less(path):
+    """A training may ask for batches while it computes in bfloat16; one row is left of a thin picture."""
+    picture = torch.randint(0, 256, (3, 90, 70), dtype=torch.uint8)
+    made = [next(device.cropped([picture], Resize((24, 31)), [None]))]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        made.append(next(device.cropped([picture], Resize((24, 31)), [None])))
+    assert torch.equal(*made)
+    thin = torch.full((3, 1, 5), 255, dtype=torch.uint8)
+    assert next(device.cropped([thin], CenterCrop(224, resize=512), [None])).min() == 255
 
 
 def resized_alone(picture, box):
@@ -274,7 +288,7 @@ def saved(path):
 if __name__ == "__main__":
     for part in (
         by_processes, by_the_names_of_dataloader, streams, pinned, resident, on_the_gpu,
-        crops_as_torch_resizes, broken_on_the_gpu, gathered_bytes_stay, saved,
+        crops_as_torch_resizes, crops_are_those_of_no_digits_less, broken_on_the_gpu, gathered_bytes_stay, saved,
     ):  # fmt: skip
         part(sys.argv[1])
     print("same")

@@ -259,7 +259,8 @@ class Loader:
         """How many threads make batches."""
         if isinstance(self.dataset, Resident):
             # The GPU selects, and nobody waits for it.
-            return 0 if self.dataset.where == "cuda" else self.num_workers
+            is_free = self.dataset.where == "cuda" and self._is_plain()
+            return 0 if is_free else self.num_workers
         return min(self.num_workers, DEVICE_THREADS) if self._is_on_device else self.num_workers
 
     @property

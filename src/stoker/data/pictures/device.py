@@ -76,7 +76,7 @@ def cropped(pictures: Sequence[Any], crop: Crop, chances: Sequence[Random | None
         _, height, width = picture.shape
         box = crop.box(height, width, drawn)
         top, left = round(box.top), round(box.left)
-        bottom, right = top + round(box.height), left + round(box.width)
+        bottom, right = top + max(1, round(box.height)), left + max(1, round(box.width))
         wanted.append((picture[:, top:bottom, left:right], box))
     for together in _grouped(wanted):
         pieces, boxes = zip(*together, strict=True)
@@ -116,7 +116,9 @@ def _resized(pieces: Sequence[Any], boxes: Sequence[Box]) -> Any:
     rows = _weights(torch, told[:, 0], height, boxes[0].out_height)
     columns = _weights(torch, told[:, 1], width, boxes[0].out_width)
     columns = torch.where(told[:, 2, None, None] > 0, columns.flip(1), columns)
-    made = rows[:, None] @ (whole.float() @ columns[:, None].transpose(2, 3))
+    # Whoever asks for a batch may compute with fewer digits.
+    with torch.autocast(place.type, enabled=False):
+        made = rows[:, None] @ (whole.float() @ columns[:, None].transpose(2, 3))
     return made.round_().clamp_(0, 255).to(torch.uint8)
 
 
