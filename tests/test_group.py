@@ -6,10 +6,13 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
+from stoker.engine import group as group_module
 from stoker.engine.group import STOP, Group, GroupError
 from stoker.engine.place import Place
 from stoker.engine.process_group import take_gpu
@@ -173,3 +176,27 @@ def test_two_ranks_on_one_gpu_are_named_before_nccl_is_asked() -> None:
         take_gpu(store, ranks[2], "a")
     assert caught.value.what.startswith("ranks 0 and 2 are on the same GPU of ")
     assert caught.value.why == "NCCL needs one for each of the 3 ranks of this machine"
+
+
+def test_a_meeting_to_which_somebody_did_not_come_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prefixes: list[str] = []
+
+    def opened(prefix: str, store: Store) -> Store:
+        prefixes.append(prefix)
+        return store
+
+    def hear(*_: object) -> None:
+        if len(prefixes) == 2:
+            raise GroupError("rank 0 is missing", why="it is late", fix="wait")
+
+    distributed = SimpleNamespace(PrefixStore=opened)
+    monkeypatch.setattr(group_module, "_meetings", [])
+    monkeypatch.setattr(group_module, "_open_store", lambda *_: Store())
+    monkeypatch.setattr(group_module, "_hear", hear)
+    for fails in (False, True, False):
+        with pytest.raises(GroupError) if fails else nullcontext():
+            group_module.meet(SimpleNamespace(distributed=distributed), Place(1, 2), 1.0)
+    first, failed, second = prefixes
+    assert first != failed == second

@@ -11,7 +11,6 @@ import os
 import time
 from contextlib import suppress
 from datetime import timedelta
-from itertools import count
 from typing import Any
 
 from stoker.errors import StokerError
@@ -154,8 +153,8 @@ class Question:
         return max(1, min(int(AGREE_S * calls / max(1e-6, now - before[1])), 2 * calls))
 
 
-# How often this process has met the others; all have as often.
-_meetings = count()
+# Where this process has met the others: all have as often.
+_meetings: list[str] = []
 
 
 def meet(torch: Any, place: Place, timeout_s: float) -> Any:
@@ -165,12 +164,15 @@ def meet(torch: Any, place: Place, timeout_s: float) -> Any:
     outer = _open_store(torch, place, timeout_s)
     # A job that torchrun starts again meets in the same store, and so do ranks that have parted.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = torch.distributed.PrefixStore(f"stoker/{attempt}/{next(_meetings)}", outer)
+    prefix = f"stoker/{attempt}/{len(_meetings)}"
+    store = torch.distributed.PrefixStore(prefix, outer)
     _come(store, place)
     if place.rank == 0:
         _count(store, place, timeout_s)
     else:
         _hear(store, place, timeout_s)
+    # A meeting to which somebody did not come is tried again.
+    _meetings.append(prefix)
     return store
 
 
