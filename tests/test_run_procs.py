@@ -173,6 +173,13 @@ def test_fit_of_keras_3_is_refused_where_it_is_wrong(text: str, tmp_path: Path) 
     [
         ("import stoker\njob = stoker.context().init()\n", "ddp"),
         ("from stoker import context\nwith_us = context()\nwith_us.init(timeout_s=60)\n", "ddp"),
+        ("import stoker\njob: object = stoker.context()\njob.barrier()\n", "ddp"),
+        (
+            "import stoker\nclass T:\n def f(self):\n  self.job = stoker.context()\n"
+            "  self.job.init()\n",
+            "ddp",
+        ),
+        ("y = x.f()" + ".a(1)" * 600 + "\n", "plain"),
         ("import stoker\nif stoker.context().should_stop:\n    exit()\n", "plain"),
         ("job = scheduler.context()\njob.init()\n", "plain"),
     ],

@@ -39,7 +39,8 @@ _CALLS = (
     ("ddp", ("torch.nn.parallel.DistributedDataParallel", "torch.distributed.init_process_group",
              "torch.nn.parallel.distributed.DistributedDataParallel",
              "transformers.Trainer", "transformers.Seq2SeqTrainer", "trl.SFTTrainer", "trl.DPOTrainer",
-             "trl.GRPOTrainer", "trl.RewardTrainer", "stoker.context.init")),
+             "trl.GRPOTrainer", "trl.RewardTrainer", "stoker.context.init",
+             "stoker.context.barrier")),
     ("parameter-server", ("tensorflow.distribute.ParameterServerStrategy",
                           "tensorflow.distribute.experimental.ParameterServerStrategy")),
     ("multiworker", ("tensorflow.distribute.MultiWorkerMirroredStrategy",
@@ -185,9 +186,12 @@ def _look(tree: ast.Module, file: Path, seen: _Seen) -> _Imports:
         if isinstance(node, ast.Import | ast.ImportFrom):
             _note_import(node, f"{file.name}:{node.lineno}", imports, seen)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and _is_context(node.value, imports.aliases):
-            names = (each.id for each in node.targets if isinstance(each, ast.Name))
-            imports.aliases.update(dict.fromkeys(names, _CONTEXT))
+        if isinstance(node, ast.Assign | ast.AnnAssign) and _is_context(
+            node.value, imports.aliases
+        ):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            # `job`, or `self.job`.
+            imports.aliases.update(dict.fromkeys(map(ast.unparse, targets), _CONTEXT))
     for node in ast.walk(tree):
         seen.names_gpu = seen.names_gpu or _names_gpu(node)
         if isinstance(node, ast.Call):
@@ -254,12 +258,18 @@ def _dotted(node: ast.expr, aliases: dict[str, str]) -> str | None:
         return ".".join([_CONTEXT, *reversed(parts)])
     if not isinstance(node, ast.Name):
         return None
+    if parts and (held := aliases.get(f"{node.id}.{parts[-1]}")):
+        return ".".join([held, *reversed(parts[:-1])])
     return ".".join([aliases.get(node.id, node.id), *reversed(parts)])
 
 
-def _is_context(node: ast.expr, aliases: dict[str, str]) -> bool:
-    """Say whether this is a call of `stoker.context`."""
-    return isinstance(node, ast.Call) and _dotted(node.func, aliases) == _CONTEXT
+def _is_context(node: ast.expr | None, aliases: dict[str, str]) -> bool:
+    """Say whether this is a call of `stoker.context`, by a name of one or two words."""
+    called = node.func if isinstance(node, ast.Call) else None
+    if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
+        owner = called.value.id
+        return f"{aliases.get(owner, owner)}.{called.attr}" == _CONTEXT
+    return isinstance(called, ast.Name) and aliases.get(called.id) == _CONTEXT
 
 
 def _names_gpu(node: ast.AST) -> bool:
