@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import stoker
@@ -25,13 +26,15 @@ def meets(context):
 
 def meets_again(context):
     """What was written at the first meeting must not be taken for the second."""
-    for time_ in ("first", "second"):
+    for meeting in ("first", "second"):
         context.init(timeout_s=30)
+        here = Path(f"{meeting}-was-here")
         if context.rank == 1:
-            time.sleep(0.5)
-            Path(f"{time_}-was-here").touch()
+            # Rank 0 waits already, and must wait for this.
+            context._met()._store.wait(["barrier/1/0"], timedelta(seconds=30))
+            here.touch()
         context.barrier(30)
-        say(f"rank {context.rank} {time_} {Path(f'{time_}-was-here').exists()}")
+        say(f"rank {context.rank} {meeting} {here.exists()}")
         context.close()
 
 

@@ -159,15 +159,10 @@ def members(
         if entry.kind not in (*REGULAR_KINDS, HARD_LINK):
             bare.add(_plain(entry.name))
         elif entry.kind == HARD_LINK:
-            name = _plain(entry.name)
-            if _plain(entry.target) in bare or is_left(name):
-                continue
-            what = f"`{decode(entry.name)}` is a link to the bytes of `{decode(entry.target)}`"
-            raise _refused(
-                path,
-                f"{what}, which a stream has left behind",
-                "with --hard-dereference, or unpack it",
-            )
+            if _plain(entry.target) not in bare and not is_left(_plain(entry.name)):
+                names = (decode(each) for each in (entry.name, entry.target))
+                why = "`{}` is a link to the bytes of `{}`, which a stream has left behind"
+                raise _refused(path, why.format(*names), "with --hard-dereference, or unpack it")
         else:
             yield _member(entry.name, entry.offset, entry.size)
 

@@ -14,20 +14,17 @@ def read_memory(torch: Any) -> dict[str, object] | None:
     """
     if not torch.cuda.is_initialized():
         return None
-    counts = [
-        (index, torch.cuda.memory_stats_as_nested_dict(index))
-        for index in range(torch.cuda.device_count())
-    ]
-    held = [(index, each) for index, each in counts if each]
-    if not held:
+    devices = range(torch.cuda.device_count())
+    counts = {index: torch.cuda.memory_stats_as_nested_dict(index) for index in devices}
+    peaks = {index: each["reserved_bytes"]["all"]["peak"] for index, each in counts.items() if each}
+    if not peaks:
         return None
-    index, most = max(held, key=lambda each: each[1]["reserved_bytes"]["all"]["peak"])
+    index = max(peaks, key=lambda each: peaks[each])
+    most = counts[index]
     return {
-        "index": index,
         "total_gib": torch.cuda.get_device_properties(index).total_memory / GIB,
         "tensors_gib": most["allocated_bytes"]["all"]["peak"] / GIB,
         "taken_gib": most["reserved_bytes"]["all"]["peak"] / GIB,
         # How often nothing was left, and it gave back what it keeps for later, and tried again.
         "retries": most["num_alloc_retries"],
-        "errors": most["num_ooms"],
     }
