@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.watch.inside.marks import BUDGET, MAX_PENDING, MAX_STRIDE, Marks
+from stoker.watch.inside.marks import BUDGET, MAX_PENDING, MAX_STRIDE, MIN_MEASURED, Marks
 from stoker.watch.inside.timeline import Timeline
 from test_timeline import ADAM, SGD, TRAIN, VALID, Clock
 
@@ -129,6 +129,10 @@ class Loop:
             self.optimizer()
             self.wait_for_device(ahead_ms)
 
+    def evaluation(self, data_ms: float = 2) -> None:
+        self.data(data_ms, VALID)
+        self.forward()
+
     def forget_found(self) -> None:
         for block in [*self.line.ready, self.line.block]:
             block.sums.clear()
@@ -230,16 +234,88 @@ def test_two_optimizers_without_a_loader_are_one_step(loop: Loop) -> None:
     }  # fmt: skip
 
 
-def test_an_evaluation_in_it_makes_a_step_unfit_to_be_measured(loop: Loop) -> None:
+def test_batches_that_are_evaluated_are_measured_and_are_no_steps(loop: Loop) -> None:
     loop.steps(10)
     before = loop.marks.measured
-    loop.data(2, VALID)
-    loop.forward()
-    loop.data(2, VALID)
-    loop.forward()
+    for _ in range(3):
+        loop.evaluation()
+        loop.wait_for_device()
     loop.steps(11)
-    assert loop.marks.measured - before == 10
+    # But for the step that begins where the last of them ended.
+    assert loop.marks.measured - before == 3 + 10
+    assert loop.found("eval") == {"data": 2, "forward": 2.1, "device_step": 4.1}
     assert loop.found()["device_step"] == 10.1
+
+
+def test_a_step_with_an_evaluation_in_it_is_not_measured(loop: Loop) -> None:
+    """Neither with it nor from where it ended."""
+    loop.steps(10)
+    before = loop.marks.measured
+    for _ in range(10):
+        loop.data(1)
+        loop.forward()
+        loop.backward()
+        loop.evaluation()
+        loop.wait_for_device()
+        loop.steps(1)
+    loop.steps(1)
+    assert loop.marks.measured - before == 10 + 1
+    # The device was still at work on the batch before.
+    assert loop.found("eval") == {"forward": 2, "data_hidden": 2, "device_step": 2}
+    assert loop.found()["device_step"] == 10.1
+
+
+def test_what_follows_the_last_answer_is_part_of_no_batch_on_the_device_either(loop: Loop) -> None:
+    loop.steps(10)
+    loop.evaluation()
+    loop.launch(500)
+    loop.line.data_begins(TRAIN)
+    loop.line.data_ends(TRAIN, got=True)
+    loop.forward()
+    loop.backward()
+    loop.optimizer()
+    loop.wait_for_device()
+    loop.line.flush()
+    assert "device_step" not in loop.found("eval")
+
+
+def test_an_evaluation_after_a_loader_that_fetches_ahead_is_measured(loop: Loop) -> None:
+    """Such a loader says that it has no more before its last batch is used."""
+    for _ in range(5):
+        loop.steps(10)
+        loop.line.data_begins(TRAIN)
+        loop.line.data_ends(TRAIN, got=False)
+        loop.forward()
+        loop.backward()
+        loop.optimizer()
+        loop.wait_for_device()
+        for _ in range(4):
+            loop.evaluation()
+            loop.wait_for_device()
+        loop.line.data_begins(VALID)
+        loop.line.data_ends(VALID, got=False)
+    assert loop.found("eval") == {"data": 2, "forward": 2.1, "device_step": 4.1}
+    assert loop.found()["device_step"] == 10.1
+
+
+def test_an_evaluation_that_is_traced_is_not_measured(loop: Loop) -> None:
+    loop.steps(10)
+    loop.evaluation()
+    loop.line.is_traced = True
+    loop.evaluation()
+    loop.evaluation()
+    loop.steps(1)
+    assert "device_step" not in loop.found("eval")
+
+
+def test_batches_that_are_evaluated_leave_the_first_steps_to_be_measured(loop: Loop) -> None:
+    loop.device.cost_ms = 0.05
+    for _ in range(2 * MIN_MEASURED):
+        loop.evaluation()
+        loop.wait_for_device()
+    before = loop.marks.measured
+    loop.steps(MIN_MEASURED)
+    assert loop.marks.measured - before >= MIN_MEASURED - 2
 
 
 def test_a_step_in_which_a_graph_is_captured_is_left_out(loop: Loop) -> None:
@@ -261,9 +337,9 @@ def test_a_step_in_which_a_graph_is_captured_is_left_out(loop: Loop) -> None:
 # -- what it costs -----------------------------------------------------------------------------
 
 
-def share_of_time(loop: Loop, steps: int) -> float:
+def share_of_time(loop: Loop, run: Callable[[], None]) -> float:
     began, recorded = loop.clock.now, loop.device.recorded
-    loop.steps(steps)
+    run()
     cost = loop.device.cost_ms / 1000 * (loop.device.recorded - recorded)
     return cost / (loop.clock.now - began)
 
@@ -271,9 +347,9 @@ def share_of_time(loop: Loop, steps: int) -> float:
 @pytest.mark.parametrize("cost_ms", [0.001, 0.01, 0.05, 0.2])
 def test_the_dearer_a_mark_the_fewer_steps_are_measured(loop: Loop, cost_ms: float) -> None:
     loop.device.cost_ms = cost_ms
-    loop.steps(10)
-    assert share_of_time(loop, 500) < 1.5 * BUDGET
-    assert loop.marks.measured > 4
+    loop.steps(10 + MIN_MEASURED)
+    assert share_of_time(loop, lambda: loop.steps(500)) < 1.5 * BUDGET
+    assert loop.marks.measured > MIN_MEASURED + 4
     assert (loop.marks.stride == 1) == (cost_ms == 0.001)
 
 
@@ -281,10 +357,23 @@ def test_however_dear_some_steps_are_measured(loop: Loop) -> None:
     loop.device.cost_ms = 100
     loop.steps(10 * MAX_STRIDE)
     assert loop.marks.stride == MAX_STRIDE
-    assert loop.marks.measured >= 8
+    assert loop.marks.measured >= MIN_MEASURED + 8
     loop.device.cost_ms = 0.0001
-    loop.steps(2 * MAX_STRIDE)
+    loop.steps(100 * MAX_STRIDE)
     assert loop.marks.stride == 1
+
+
+def test_a_program_that_only_evaluates_pays_no_more(loop: Loop) -> None:
+    def evaluate(count: int) -> None:
+        for _ in range(count):
+            loop.evaluation()
+            loop.wait_for_device()
+
+    loop.device.cost_ms = 0.05
+    evaluate(10 + MIN_MEASURED)
+    assert share_of_time(loop, lambda: evaluate(1000)) < 1.5 * BUDGET
+    assert loop.marks.measured > MIN_MEASURED + 4
+    assert loop.found("eval")["forward"] == pytest.approx(2.1, rel=0.05)
 
 
 def test_one_long_step_does_not_make_the_short_ones_after_it_dear(loop: Loop) -> None:
@@ -292,10 +381,18 @@ def test_one_long_step_does_not_make_the_short_ones_after_it_dear(loop: Loop) ->
     loop.steps(200)
     usual = loop.marks.stride
     assert usual > 10
-    for _ in range(2 * usual):
+    for _ in range(30):
         loop.clock.move(60_000)
-        loop.steps(usual)
+        loop.steps(10 * int(usual))
         assert loop.marks.stride > usual / 2
+
+
+def test_where_steps_become_longer_more_of_them_are_measured_soon(loop: Loop) -> None:
+    loop.device.cost_ms = 0.05
+    loop.steps(500, data_ms=0)
+    assert loop.marks.stride > 15
+    loop.steps(500, data_ms=200)
+    assert loop.marks.stride < 3
 
 
 def test_a_host_that_runs_ahead_is_measured_by_what_the_device_takes(loop: Loop) -> None:
@@ -310,6 +407,57 @@ def test_a_host_that_runs_ahead_is_measured_by_what_the_device_takes(loop: Loop)
         loop.wait_for_device()
     assert loop.marks.stride <= 2
     assert loop.marks.measured > 100
+
+
+def test_what_the_first_marks_cost_says_nothing_of_the_others(loop: Loop) -> None:
+    """The first ones set the device up."""
+    loop.device.cost_ms = 5
+    loop.steps(2, ahead_ms=100)
+    loop.device.cost_ms = 0.002
+    loop.steps(2 * MIN_MEASURED, ahead_ms=100)
+    assert loop.marks.stride < 2
+
+
+def test_a_short_run_is_measured_whole_whatever_that_costs(loop: Loop) -> None:
+    loop.device.cost_ms = 1
+    loop.steps(MIN_MEASURED)
+    assert loop.marks.measured == MIN_MEASURED - 2
+
+
+def test_what_the_device_has_passed_by_the_end_is_read(loop: Loop) -> None:
+    loop.steps(12, data_ms=0, ahead_ms=1000)
+    assert loop.marks.measured == 0
+    loop.wait_for_device()
+    loop.line.flush()
+    assert loop.marks.measured == 11
+    assert loop.found()["backward"] == pytest.approx(3)
+
+
+@pytest.mark.parametrize("cost_ms", [0.005, 0.01, 0.02])
+@pytest.mark.parametrize("workers", [2, 3, 8, 16])
+def test_batches_that_come_in_rounds_are_measured_as_they_come(
+    loop: Loop, workers: int, cost_ms: float
+) -> None:
+    """Those of so many workers come at once, and the first of them is what is waited for."""
+    loop.device.cost_ms = cost_ms
+    for _ in range(24_000 // workers):
+        loop.steps(1, data_ms=10 * workers)
+        loop.steps(workers - 1, data_ms=0)
+    assert loop.found()["data"] == pytest.approx(10, rel=0.1)
+
+
+def test_pauses_between_steps_do_not_make_the_steps_dearer(loop: Loop) -> None:
+    def train_in_turns() -> None:
+        for _ in range(100):
+            loop.clock.move(3000)
+            loop.steps(30)
+
+    loop.device.cost_ms = 0.05
+    train_in_turns()
+    began = loop.clock.now
+    share = share_of_time(loop, train_in_turns)
+    passed_s = loop.clock.now - began
+    assert share * passed_s / (passed_s - 300) < 1.5 * BUDGET
 
 
 def test_marks_between_which_nothing_can_have_been_launched_are_one(loop: Loop) -> None:
@@ -405,6 +553,7 @@ EVENTS: dict[str, Callable[[Loop], None]] = {
     "optimizer begins": lambda loop: loop.line.optimizer_begins(ADAM),
     "graph": lambda loop: loop.graph(),
     "step": lambda loop: loop.steps(1, ahead_ms=20),
+    "evaluation": lambda loop: loop.evaluation(),
     "wait": lambda loop: loop.wait_for_device(),
     "fork": lambda loop: loop.marks.forget(),
     "capture": lambda loop: setattr(loop.device, "capturing", not loop.device.capturing),
@@ -419,7 +568,7 @@ def test_the_short_way_through_a_step_tells_what_the_long_one_does(names: list[s
         loop.device.cost_ms = 0.05
         if not is_short:
             loop.line._has_passed = lambda: False  # type: ignore[method-assign]
-        loop.steps(20)
+        loop.steps(20 + MIN_MEASURED)
         assert loop.line.is_light
         for name in names:
             EVENTS[name](loop)
@@ -443,9 +592,10 @@ def test_no_order_of_events_makes_a_device_step_other_than_its_phases(names: lis
     loop.device.capturing = False
     loop.steps(3)
     assert not loop.errors
-    for kind in ("warmup", "first", "steady"):
+    for kind in ("warmup", "first", "steady", "eval"):
         found = loop.found(kind)
-        found.pop("data_hidden", None)
+        for beside in ("data_hidden", "between"):
+            found.pop(beside, None)
         whole = found.pop("device_step", 0)
         assert all(each >= 0 for each in found.values())
         if whole:

@@ -18,6 +18,7 @@ from stoker.watch.inside.process import (
     MAX_LOOK_S,
     Watched,
 )
+from test_marks import Loop
 
 COUNTING = """
 import sys
@@ -69,6 +70,15 @@ def test_later_looks_take_no_more_than_their_share(watched: Watched, cost: float
 def test_loader_workers_never_begin_with_many_looks(watched: Watched) -> None:
     watched.is_child = True
     assert watched._pace(cost=0.0) > LOOK_S
+
+
+def test_what_the_device_has_passed_is_told_at_the_end(watched: Watched) -> None:
+    loop = Loop()
+    watched.timeline = loop.line
+    loop.steps(12, data_ms=0, ahead_ms=1000)
+    loop.wait_for_device()
+    watched.flush()
+    assert loop.marks.measured == 11
 
 
 @pytest.fixture

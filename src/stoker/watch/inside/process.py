@@ -93,7 +93,7 @@ class Watched:
         self.haste.install()
         sys.addaudithook(self.opens.hook)  # type: ignore[arg-type]
         os.register_at_fork(
-            before=self._pause, after_in_parent=self._resume, after_in_child=self._be_child
+            before=self._before_fork, after_in_parent=self._resume, after_in_child=self._be_child
         )
         atexit.register(self.flush)
         self.waiting.when_imported(
@@ -133,11 +133,14 @@ class Watched:
         finally:
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
 
-    def _pause(self, patience_s: float = PATIENCE_S) -> None:
+    def _before_fork(self) -> None:
         # A CUDA event that is freed in a forked child would abort it.
         if self.timeline.marks is not None:
             self.timeline.marks.forget()
         # A fork while our thread holds a lock would leave the child with a lock held for ever.
+        self._pause(PATIENCE_S)
+
+    def _pause(self, patience_s: float) -> None:
         # Several threads may fork at once: one stops ours, all wait for it to end.
         self._forks += 1
         if self._is_ticking and self._pid == os.getpid():

@@ -30,6 +30,9 @@ WARMUP_STEPS = 3
 LATE_WARMUP_STEPS = 20
 WARMUP_FACTOR = 2.0
 
+# The kind of a batch that no backward pass followed.
+EVALUATION = "eval"
+
 # A loader that has no iterator yet.
 NEW_LOADER = -1
 
@@ -62,7 +65,7 @@ class Block:
 # The names of measures are made once: a step adds ten of them.
 _MEASURES = {
     kind: tuple(f"{kind}.{name}" for name in NAMES)
-    for kind in ("warmup", "first", "steady", "eval", "traced")
+    for kind in ("warmup", "first", "steady", EVALUATION, "traced")
 }
 _HOST = {
     kind: tuple(f"{kind}.host.{name}" for name in NAMES)
@@ -203,7 +206,7 @@ class Timeline:
                 self._gap_s += sum(self.totals) - sum(self._tentative)
                 self._close(self._tentative, cut=True)
             else:
-                self._close(self.totals, cut=False)
+                self._close(self.totals)
             self.totals = [0.0] * COUNT
         elif self._gap_from is not None:
             self._carve_out_gap(self._gap_from)
@@ -214,6 +217,8 @@ class Timeline:
             self._micro = self.totals[:]
             self._is_new = False
             self._givers.clear()
+            if self.marks is not None:
+                self.marks.batch_begins()
         self._has_forward = self._has_backward = False
         self._gap_from = None
 
@@ -324,6 +329,8 @@ class Timeline:
         elif self.has_stepped and self._gap_from is not None:
             # After the last loader's end; a batch that never came is no end.
             end_s = sum(self.totals) - sum(self._gap_from)
+        if self.marks is not None:
+            self.marks.flush()
         self._tell_gap()
         if end_s >= BLOCK_S:
             # In a row of its own: the last one of training must not seem to go on.
@@ -374,10 +381,10 @@ class Timeline:
         """The same optimizer again without a batch between: the step ended after its last one."""
         tentative = self._tentative or self.totals
         rest = [now - then for now, then in zip(self.totals, tentative, strict=True)]
-        self._close(tentative, cut=True)
+        self._close(tentative, cut=True, begun=True)
         self.totals = rest
 
-    def _close(self, totals: list[float], cut: bool) -> None:
+    def _close(self, totals: list[float], cut: bool = False, begun: bool = False) -> None:
         forward = self._step_forward
         self._stepped.clear()
         self._tentative = None
@@ -406,7 +413,7 @@ class Timeline:
                 block.add(f"{kind}.beside.{name}", value)
                 self.beside[name] = 0.0
         if self.marks is not None:
-            self.marks.close_step(Step(kind, length, host, forward), cut)
+            self.marks.close_step(Step(kind, length, host, forward), cut, begun)
             self._is_partly_light = self.is_light
         if self.last - block.start >= BLOCK_S:
             self._rotate(self.last)
@@ -478,19 +485,21 @@ class Timeline:
             # What came after the last answer, such as saving, belongs to no batch.
             self._gap_s += sum(totals) - sum(self._answer)
             totals = self._answer
-        part = settled([now - then for now, then in zip(totals, self._micro, strict=True)], True)
+        host = settled([now - then for now, then in zip(totals, self._micro, strict=True)], True)
+        length = sum(host)
         self.totals = self._micro
         self._between_s = self._ended_between_s
         self._first = False
-        self.block.add("eval.step", sum(part))
-        if not self.is_light:
-            if self.marks is not None and self.marks.is_on:
-                self.block.add("eval.host.step", sum(part))
-            for name, value in zip(_MEASURES["eval"], part, strict=True):
+        self.block.add(_STEP[EVALUATION], length)
+        if self.marks is None or not self.marks.is_on:
+            for name, value in zip(_MEASURES[EVALUATION], host, strict=True):
                 if value:
                     self.block.add(name, value)
-        if self.marks is not None:
+        if self.marks is not None and is_last:
             self.marks.drop_step()
+        elif self.marks is not None:
+            self.marks.close_evaluation(Step(EVALUATION, length, host, has_forward=True))
+            self._is_partly_light = self._is_partly_light or self.is_light
         if self.last - self.block.start >= BLOCK_S:
             self._rotate(self.last)
 
