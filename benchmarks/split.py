@@ -155,7 +155,8 @@ def run_once(run: Run, args: argparse.Namespace, folder: Path) -> list[Found]:
         # Rank 0 waits for what rank 1 was late by.
         told[0]["planted"]["late"] = told[1]["planted"]["late"]
     files = step_files(folder / "run", len(told))
-    return [found_in(file, each) for file, each in zip(files, told, strict=True)]
+    is_on_gpu = args.device == "cuda"
+    return [found_in(file, each, is_on_gpu) for file, each in zip(files, told, strict=True)]
 
 
 def step_files(folder: Path, ranks: int) -> list[Path]:
@@ -166,7 +167,7 @@ def step_files(folder: Path, ranks: int) -> list[Path]:
     return files
 
 
-def found_in(file: Path, told: Mapping[str, Any]) -> Found:
+def found_in(file: Path, told: Mapping[str, Any], is_on_gpu: bool) -> Found:
     """Read one rank. The one place that knows Stoker's column names."""
     _, rows = read_series(file)
     whole = merged(rows)
@@ -174,8 +175,12 @@ def found_in(file: Path, told: Mapping[str, Any]) -> Found:
     if "steady.step" not in stats:
         raise RuntimeError(f"no steady steps in {file.name}: {', '.join(stats) or 'nothing'}")
     # On a GPU only some of the steps are measured.
-    steps = stats.get("steady.device_step", stats["steady.step"]).count
-    evaluated = stats["eval.step"].count if "eval.step" in stats else 0
+    measured = stats.get("steady.device_step" if is_on_gpu else "steady.step")
+    if measured is None:
+        raise RuntimeError(f"no steady step was measured on the device in {file.name}")
+    steps = measured.count
+    evaluation = stats.get("eval.device_step" if is_on_gpu else "eval.step")
+    evaluated = evaluation.count if evaluation else 0
 
     def ms(name: str, count: int) -> float:
         stat = stats.get(name)
@@ -194,11 +199,14 @@ def found_in(file: Path, told: Mapping[str, Any]) -> Found:
     }  # fmt: skip
     batches = told["planted"]["collate"][1]
     load_s = told["planted"]["item"][0] + told["planted"]["collate"][0]
+    # The program's clock knows nothing of steps that are traced, and so kept apart.
+    steps_told = [stats[each] for each in ("steady.step", "traced.step") if each in stats]
+    step_s = sum(each.mean * each.count for each in steps_told) / sum(e.count for e in steps_told)
     return Found(
         phases,
         planted,
         load_ms=1000 * load_s / batches if batches else 0.0,
-        step_ms=1000 * stats["steady.step"].mean,
+        step_ms=1000 * step_s,
         own_step_ms=told["step_ms"],
         own_wait_ms=told["wait_ms"],
         steps=stats["steady.step"].count,
@@ -463,9 +471,11 @@ def render_page(results: Mapping[str, Any]) -> str:
     right = sum(row["ok"] for row in rows)
     parts = [
         f"## Is the split right, device {results['device']}\n",
-        f"{render_machine(results['machine'])} {results['steps']} steps a run, delays "
-        f"{'compute' if results['busy'] else 'sleep'}.\n",
-        f"`{results['command']}`\n",
+        *(
+            f"{render_machine(part['machine'])} {part['steps']} steps a run, delays "
+            f"{'compute' if part['busy'] else 'sleep'}.\n\n`{part['command']}`\n"
+            for part in results.get("parts", [results])
+        ),
         f"{right} of {len(rows)} figures are within 5 % of the step or 0.2 ms. For {by_clock} waits for "
         "data the machine was too busy for the computed truth; the program's own clock stands in.\n",
         render_table(["loop", "workers", "right", "worst error", "where"], summary),
@@ -506,8 +516,17 @@ def merge(paths: Sequence[Path]) -> dict[str, Any]:
         for part in parts
         for row in part["rows"]
     }
-    failures = [each for part in parts for each in part["failures"]]
-    return {**parts[-1], "rows": list(rows.values()), "failures": failures, "not_run": 0}
+    return {
+        "device": parts[-1]["device"],
+        "parts": [
+            {key: each[key] for key in ("machine", "command", "steps", "busy")}
+            for part in parts
+            for each in part.get("parts", [part])
+        ],
+        "rows": list(rows.values()),
+        "failures": [each for part in parts for each in part["failures"]],
+        "not_run": 0,
+    }
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -3,7 +3,7 @@
 A delay sits where real programs lose time. What was planted is counted as it happens, since a
 sleep may last longer than was asked for; loader workers count in memory shared with the loop.
 On a GPU the delays of forward, backward and optimizer are kernels that spin, and the transfer is
-a copy of pageable memory that was timed alone.
+a copy of pageable memory; events right before and after each say what it took.
 """
 
 import json
@@ -11,6 +11,7 @@ import multiprocessing
 import statistics
 import time
 from collections import UserDict
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -28,8 +29,10 @@ ON_DEVICE = ("forward", "backward", "optimizer")
 FLOOR_MS = 1.0
 # A sleep ends late by up to this; the rest is spent turning round.
 LATE_S = 0.0003
-# The loop's own clock leaves the first three steps out, as Stoker does.
+# The loop's own clock leaves warm-up out, as Stoker does: the first three steps, and of the first
+# twenty those that follow them and take twice as long as the best before.
 SETTLED = 2
+LATEST = 20
 
 
 class Plants:
@@ -45,11 +48,11 @@ class Plants:
         }
         self.ticks = []
         self.waits = []
+        self.ends = []
         self.breaks = set()
         self.events = []
         self.cycles_per_ms = 0.0
         self.ballast = None
-        self.copy_ms = 0.0
 
     def set_up(self, ms, device, is_busy):
         self.ms.update(ms)
@@ -70,7 +73,6 @@ class Plants:
             rate = 32 / _copy_ms(torch.empty(32 << 20, dtype=torch.uint8).fill_(1))
             size = round(rate * self.ms["transfer"] * (1 << 20))
             self.ballast = torch.empty(size, dtype=torch.uint8).fill_(1)
-            self.copy_ms = _copy_ms(self.ballast)
 
     def at(self, place):
         """Lose the time that is planted here."""
@@ -86,8 +88,7 @@ class Plants:
     def transfer(self):
         """Lose the time of a transfer: on a GPU, by a transfer."""
         if self.ballast is not None:
-            self.ballast.to(self.device)
-            self.count("transfer", self.copy_ms / 1000)
+            self._time_on_device("transfer", lambda: self.ballast.to(self.device))
         else:
             self.at("transfer")
 
@@ -105,10 +106,13 @@ class Plants:
         cycles = round(ms * self.cycles_per_ms)
         if torch.cuda.is_current_stream_capturing():
             torch.cuda._sleep(cycles)
-            return
+        else:
+            self._time_on_device(place, lambda: torch.cuda._sleep(cycles))
+
+    def _time_on_device(self, place, work):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        torch.cuda._sleep(cycles)
+        work()
         end.record()
         self.events.append((self._counted_as(place), begin, end))
 
@@ -136,6 +140,11 @@ class Plants:
         if get_worker_info() is None and not self.is_evaluating:
             self.waits.append((len(self.ticks), seconds))
 
+    def ended(self, seconds):
+        """A loader had no more batches, which took so many seconds to say."""
+        if get_worker_info() is None and not self.is_evaluating:
+            self.ends.append((len(self.ticks), seconds))
+
     def epoch(self):
         """A new epoch begins: the step that follows is not like the others."""
         self.breaks.add(len(self.ticks))
@@ -146,9 +155,10 @@ class Plants:
             torch.cuda.synchronize()
         for place, begin, end in self.events:
             self.count(place, begin.elapsed_time(end) / 1000)
+        lengths = self._lengths()
         kept = {
-            index: self.ticks[index] - self.ticks[index - 1]
-            for index in range(SETTLED + 1, len(self.ticks))
+            index: lengths[index - 1]
+            for index in range(warm_at(lengths), len(self.ticks))
             if index not in self.breaks
         }
         waits = sum(seconds for index, seconds in self.waits if index in kept)
@@ -159,7 +169,26 @@ class Plants:
             "step_ms": 1000 * statistics.fmean(kept.values()),
             "wait_ms": 1000 * waits / len(kept),
         }
-        return json.dumps({**told, "copy_ms": self.copy_ms, **more})
+        return json.dumps({**told, **more})
+
+    def _lengths(self):
+        """Return what lies between two ticks each, less the time in which a loader ended.
+
+        Loaders that fetch one batch ahead end, and wait for their workers, before the last step.
+        """
+        lengths = [after - before for before, after in pairwise(self.ticks)]
+        for index, seconds in self.ends:
+            if 0 < index <= len(lengths):
+                lengths[index - 1] -= seconds
+        return lengths
+
+
+def warm_at(lengths):
+    """Return the first step whose length counts."""
+    for index in range(SETTLED, min(LATEST, len(lengths))):
+        if lengths[index] <= 2 * min(lengths[:index]):
+            return index + 1
+    return min(LATEST, len(lengths))
 
 
 def _copy_ms(tensor):
@@ -182,7 +211,11 @@ def time_waits():
 
     def timed(self):
         began = time.perf_counter()
-        batch = following(self)
+        try:
+            batch = following(self)
+        except StopIteration:
+            PLANTS.ended(time.perf_counter() - began)
+            raise
         PLANTS.waited(time.perf_counter() - began)
         return batch
 
