@@ -191,6 +191,9 @@ CAUSES = {
         ("workers=12", "height=150"), device="cuda", environ=WIDE_JOB,
     ),
     "a GPU for a CPU job": Cause("device_on_cpu", "gpu-for-cpu-job", device="cuda", environ=JOB),
+    "a GPU used now and then": Cause(
+        "device_idle", "gpu-mostly-idle", told="device_idle.py:", device="cuda", environ=JOB
+    ),
     "healthy: a busy GPU": Cause("device_healthy", device="cuda", environ=JOB),
     "healthy: pictures for a GPU": Cause(
         "device_pictures", words=("workers=14", "height=150", "batch=256"), device="cuda",
