@@ -9,7 +9,9 @@ The script is `programs/mnist.py`, a guide's convolutional network; the narrowes
 convolutions. How wide it is, and so how long a step, is chosen once, before anything is compared.
 All contestants run at the same time and take turns: one trains a block of steps, a third of a second long,
 while the others wait, so that a busy moment of the machine hits all of them alike. Blocks of one
-turn are compared with each other. A launch starts everybody anew; there are several. Each is run as
+turn are compared with each other. A launch starts everybody anew; there are several. Two equal
+processes may differ by more than watching costs: with `--copies` there are several pairs of plain
+and watched ones in a launch, and intervals are of pairs where there are some; the peers, who cost more, are there once. Each is run as
 its own documentation says, with the edits that it asks for (EDITS). What waits for its turn goes on
 watching, and pays for it in the next block: figures err against those who watch.
 
@@ -23,6 +25,7 @@ The peers go into a folder of their own, for the Python that runs the script:
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import select
@@ -50,6 +53,8 @@ from machine import (
     stoker_environment,
     stoker_run,
 )
+
+from stoker.units import plural
 
 SCRIPT = PROGRAMS / "mnist.py"
 PACKAGES = ("torch", "traceml-ai", "line_profiler", "numpy")
@@ -85,6 +90,9 @@ NAMES = {
     "traceml": "TraceML, edited script",
     "kernprof": "kernprof -l -p, lines of the script",
 }
+PEERS = ("traceml", "kernprof")
+# From so many on, intervals are of pairs of processes; below, of their turns.
+MIN_PAIRS = 4
 
 
 @dataclass(frozen=True)
@@ -115,6 +123,7 @@ class Arena:
     threads: int
     peers: Path | None
     blocks: int
+    copies: int
     together: bool
 
     def words(self, settings: Sequence[Setting], turns: Path) -> list[str]:
@@ -175,8 +184,11 @@ def contestant(
 class Contestant:
     """One command while it runs: it trains a block of steps whenever it is given a turn."""
 
-    def __init__(self, name: str, arena: Arena, settings: Sequence[Setting], room: Path) -> None:
+    def __init__(
+        self, name: str, copy: int, arena: Arena, settings: Sequence[Setting], room: Path
+    ) -> None:
         self.name = name
+        self.copy = copy
         self.room = room
         self.error = ""
         room.mkdir()
@@ -245,8 +257,9 @@ def has_watched(name: str, room: Path) -> bool:
     return name == "plain" or any(room.glob(records[name]))
 
 
-# The milliseconds a step of one launch: of each contestant, for each step length, block by block.
-Launch = dict[str, list[list[float]]]
+# The milliseconds a step of one launch: of each contestant, for each step length and copy of it,
+# block by block.
+Launch = dict[str, list[list[list[float]]]]
 
 
 def launch(
@@ -255,8 +268,11 @@ def launch(
     """Start everybody, let them take turns to the end, and return the figures and the errors."""
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
         everybody = []
-        for name in names:
-            everybody.append(Contestant(name, arena, settings, Path(folder) / name))
+        for copy, name in itertools.product(range(arena.copies), names):
+            if copy and name in PEERS:
+                continue
+            room = Path(folder) / f"{name}-{copy}"
+            everybody.append(Contestant(name, copy, arena, settings, room))
             if not arena.together:
                 everybody[-1].wait()
         if arena.together:
@@ -264,19 +280,23 @@ def launch(
                 each.wait()
         figures: Launch = {name: [] for name in names}
         for setting in settings:
+            for name in names:
+                figures[name].append([[] for each in everybody if each.name == name])
             for each in everybody:
                 each.take_turn()  # to warm up
-                figures[each.name].append([])
             for turn in range(arena.blocks):
                 first = (number + turn) % len(everybody)
                 for each in everybody[first:] + everybody[:first]:
                     seconds = each.take_turn()
                     if seconds is not None:
-                        figures[each.name][-1].append(1000 * seconds / setting.block())
+                        ms = 1000 * seconds / setting.block()
+                        figures[each.name][-1][each.copy].append(ms)
             told = ", ".join(
-                f"{name} {statistics.median(figures[name][-1]):.3f}" for name in names
-                if figures[name][-1]
-            )  # fmt: skip
+                " ".join(
+                    [name, *(f"{statistics.median(ms):.3f}" for ms in figures[name][-1] if ms)]
+                )
+                for name in names
+            )
             print(
                 f"launch {number + 1}, {setting.wanted_ms:g} ms: {told}",
                 file=sys.stderr,
@@ -326,23 +346,28 @@ def summarize(
     summary: dict[str, Any] = {"setting": setting.__dict__, "contestants": {}}
     for name in [*launches[0], *errors]:
         pairs = [
-            list(zip(each[name][index], each["plain"][index], strict=True))
+            list(zip(ours, base, strict=True))
             for each in launches
             if name in each and "plain" in each
+            for ours, base in zip(each[name][index], each["plain"][index], strict=name not in PEERS)
         ]
-        figures: dict[str, Any] = {"launches": len(pairs), "error": errors.get(name, "")}
+        figures: dict[str, Any] = {"pairs": len(pairs), "error": errors.get(name, "")}
         if pairs:
-            turns = [turn for of_launch in pairs for turn in of_launch]
             # Each turn beside the plain one of the same second: the machine's speed wanders.
+            turns = [turn for pair in pairs for turn in pair]
+            ratios = [statistics.median(ours / base for ours, base in pair) for pair in pairs]
+            # A few pairs have no spread to speak of: there it is that of their turns.
+            units = pairs if len(pairs) >= MIN_PAIRS else [[turn] for turn in turns]
             figures |= {
-                "ms": [[ours for ours, _ in of_launch] for of_launch in pairs],
+                "ms": [[ours for ours, _ in pair] for pair in pairs],
                 "spread": spread_of([ours for ours, _ in turns])._asdict(),
-                "ratio": median_of([ours / base for ours, base in turns])._asdict(),
-                "ratios": [
-                    statistics.median(ours / base for ours, base in of_launch)
-                    for of_launch in pairs
-                ],
-                "added_us": median_of([1000 * (ours - base) for ours, base in turns])._asdict(),
+                "ratio": median_of(
+                    [statistics.median(ours / base for ours, base in unit) for unit in units]
+                )._asdict(),
+                "ratios": ratios,
+                "added_us": median_of(
+                    [1000 * statistics.median(ours - base for ours, base in unit) for unit in units]
+                )._asdict(),
             }
         summary["contestants"][name] = figures
     return summary
@@ -354,12 +379,12 @@ def render_page(results: Mapping[str, Any]) -> str:
         for name, figures in summary["contestants"].items():
             rows.append(render_row(summary["setting"], name, figures))
     head = ["step, ms", "how", "median, ms", "middle half", "times plain (95 %)",
-            "by launch", "added, µs a step (95 %)"]  # fmt: skip
+            "by pair", "added, µs a step (95 %)"]  # fmt: skip
     return "\n".join(
         [
             f"## What watching costs, device {results['device']}\n",
             f"{render_machine(results['machine'])} Launches: {results['launches']}, each of "
-            f"{results['blocks']} turns of about {BLOCK_S:g} s. "
+            f"{plural(results.get('copies', 1), 'pair')} and {results['blocks']} turns of about {BLOCK_S:g} s. "
             f"Loader workers {results['workers']}, threads {results['threads']}.\n",
             f"`{results['command']}`\n",
             render_table(head, rows),
@@ -396,7 +421,7 @@ def worse(results: Mapping[str, Any]) -> list[str]:
         if ratio["low"] > 1:
             said.append(f"At {key} ms Stoker costs {100 * (ratio['value'] - 1):.1f} %.")
         for name, figures in by_name.items():
-            is_peer = name not in ("plain", "stoker") and "ratio" in figures
+            is_peer = name in PEERS and "ratio" in figures
             if is_peer and figures["ratio"]["value"] < ratio["value"]:
                 said.append(f"At {key} ms {NAMES[name]} costs less than Stoker.")
     return said or ["Nothing that shows."]
@@ -418,6 +443,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps-ms", default="1,3,10,100", metavar="LIST")
     parser.add_argument("--launches", type=int, default=5)
     parser.add_argument("--blocks", type=int, default=10, help="turns of each step length")
+    parser.add_argument(
+        "--copies", type=int, default=1, help="pairs of plain and watched processes"
+    )
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--workers", type=int, default=max(1, min(4, cores // 3)))
     parser.add_argument("--threads", type=int, default=max(1, min(4, cores // 3)))
@@ -444,8 +472,9 @@ def main() -> None:
     # Not resolved: a virtual environment's interpreter is a link.
     python = str(Path(args.python).absolute()) if "/" in args.python else args.python
     arena = Arena(
-        python, args.device, args.workers, args.threads, args.peers, args.blocks, args.together
-    )
+        python, args.device, args.workers, args.threads, args.peers, args.blocks, args.copies,
+        args.together,
+    )  # fmt: skip
     machine = describe_machine(python, PACKAGES, peer_environment(args.peers))
     names = ["plain", *(name for name in chosen if is_there(name, arena))]
     settings = calibrate(arena, [float(each) for each in args.steps_ms.split(",")])
@@ -462,6 +491,7 @@ def main() -> None:
         "threads": args.threads,
         "launches": len(launches),
         "blocks": args.blocks,
+        "copies": args.copies,
         "absent": [name for name in chosen if name not in names],
         "settings": summaries,
     }
