@@ -286,7 +286,9 @@ def launch(
                 each.take_turn()  # to warm up
             for turn in range(arena.blocks):
                 first = (number + turn) % len(everybody)
-                for each in everybody[first:] + everybody[:first]:
+                in_turn = everybody[first:] + everybody[:first]
+                # Who comes after whom changes: one may leave the GPU warmer than another.
+                for each in in_turn if turn % 2 == 0 else reversed(in_turn):
                     seconds = each.take_turn()
                     if seconds is not None:
                         ms = 1000 * seconds / setting.block()
