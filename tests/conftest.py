@@ -25,8 +25,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Refuse to pass without the frameworks where all tests are to be run."""
     needed = (".venv-torch/more-ready", ".venv-tf/tf-ready", ".venv-objects/ready")
     missing = [each for each in needed if not (HERE.parent / each).exists()]
-    # Under nohup, programs that the tests start would ignore it as well.
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # Under nohup, or in the background of a script, the tests ignore these, and so would every
+    # program that they start.
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if missing and os.environ.get("STOKER_TEST_ALL"):
         raise pytest.UsageError(f"{', '.join(missing)} not there: make test")
 
