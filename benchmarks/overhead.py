@@ -11,9 +11,10 @@ All contestants run at the same time and take turns: one trains a block of steps
 while the others wait, so that a busy moment of the machine hits all of them alike. Blocks of one
 turn are compared with each other. A launch starts everybody anew; there are several. Two equal
 processes may differ by more than watching costs: with `--copies` there are several pairs of plain
-and watched ones in a launch, and intervals are of pairs where there are some; the peers, who cost more, are there once. Each is run as
-its own documentation says, with the edits that it asks for (EDITS). What waits for its turn goes on
-watching, and pays for it in the next block: figures err against those who watch.
+and watched ones in a launch, and intervals are of pairs where there are enough; the peers, who cost
+more, are there once. Each is run as its own documentation says, with the edits that it asks for
+(EDITS). What waits for its turn goes on watching, and pays for it in the next block: figures err
+against those who watch.
 
 The peers go into a folder of their own, for the Python that runs the script:
 

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.watch.inside.marks import BUDGET, MAX_PENDING, MAX_STRIDE, MIN_MEASURED, Marks
+from stoker.watch.inside.marks import (
+    BUDGET,
+    MAX_PENDING,
+    MAX_STRIDE,
+    MIN_MEASURED,
+    STRETCH,
+    Marks,
+)
 from stoker.watch.inside.timeline import Timeline
 from test_timeline import ADAM, SGD, TRAIN, VALID, Clock
 
@@ -359,7 +366,7 @@ def test_however_dear_some_steps_are_measured(loop: Loop) -> None:
     assert loop.marks.stride == MAX_STRIDE
     assert loop.marks.measured >= MIN_MEASURED + 8
     loop.device.cost_ms = 0.0001
-    loop.steps(100 * MAX_STRIDE)
+    loop.steps(2 * STRETCH * MAX_STRIDE)
     assert loop.marks.stride == 1
 
 
@@ -381,9 +388,9 @@ def test_one_long_step_does_not_make_the_short_ones_after_it_dear(loop: Loop) ->
     loop.steps(200)
     usual = loop.marks.stride
     assert usual > 10
-    for _ in range(30):
+    for _ in range(2 * int(usual)):
         loop.clock.move(60_000)
-        loop.steps(10 * int(usual))
+        loop.steps(int(usual))
         assert loop.marks.stride > usual / 2
 
 
