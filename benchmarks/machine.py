@@ -93,6 +93,30 @@ def stoker_run(python: str, output: Path, *words: str) -> list[str]:
     return [sys.executable, "-m", "stoker", "run", *options, *words]
 
 
+def quiet_cores() -> tuple[list[int], list[int]]:
+    """Return two cores for what is timed, and those that share no core with them for the rest.
+
+    On a machine with few cores both are empty: there everything shares them.
+    """
+    free = sorted(os.sched_getaffinity(0))
+    chosen: list[int] = []
+    while len(free) > 4 and len(chosen) < 2:
+        chosen.append(free[0])
+        beside = _siblings(free[0])
+        free = [each for each in free if each not in beside]
+    return (chosen, free) if len(chosen) == 2 and len(free) >= 4 else ([], [])
+
+
+def _siblings(core: int) -> set[int]:
+    file = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+    beside = {core}
+    if file.exists():
+        for part in file.read_text().strip().split(","):
+            first, _, last = part.partition("-")
+            beside.update(range(int(first), int(last or first) + 1))
+    return beside
+
+
 def describe_machine(
     python: str, packages: Sequence[str], env: Mapping[str, str]
 ) -> dict[str, Any]:

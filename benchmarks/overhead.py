@@ -7,14 +7,16 @@
 
 The script is `programs/mnist.py`, a guide's convolutional network; the narrowest has no
 convolutions. How wide it is, and so how long a step, is chosen once, before anything is compared.
-All contestants run at the same time and take turns: one trains a block of steps, a third of a second long,
-while the others wait, so that a busy moment of the machine hits all of them alike. Blocks of one
+All contestants run at the same time and take turns: one trains a block of steps, a third of a second
+or 20 steps long, while the others wait, so that a busy moment of the machine hits all of them alike.
+Where there are cores enough, all train on the same two of them, and load on others. Blocks of one
 turn are compared with each other. A launch starts everybody anew; there are several. Two equal
 processes may differ by more than watching costs: with `--copies` there are several pairs of plain
 and watched ones in a launch, and intervals are of pairs where there are enough; the peers, who cost
 more, are there once. Each is run as its own documentation says, with the edits that it asks for
 (EDITS). What waits for its turn goes on watching, and pays for it in the next block: figures err
-against those who watch.
+against those who watch. Step lengths come in the order given, in one process: the last ones find
+it minutes old, when what costs more at the beginning of a run is over.
 
 The peers go into a folder of their own, for the Python that runs the script:
 
@@ -37,7 +39,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,7 @@ from machine import (
     describe_machine,
     peer_environment,
     plain_environment,
+    quiet_cores,
     render_machine,
     stoker_environment,
     stoker_run,
@@ -60,6 +63,7 @@ from stoker.units import plural
 SCRIPT = PROGRAMS / "mnist.py"
 PACKAGES = ("torch", "traceml-ai", "line_profiler", "numpy")
 BLOCK_S = 0.3
+MIN_STEPS, MIN_BLOCKS = 20, 5
 # A turn takes less than a second; one that hangs must not take the machine's time with it.
 LIMIT_S = 120.0
 
@@ -103,7 +107,9 @@ class Setting:
     wanted_ms: float
     batch: int
     width: int
+    workers: int
     ms: float
+    turns: int
 
     def warm(self) -> int:
         """Return after how many steps timing begins; longer steps warm up in fewer."""
@@ -111,7 +117,11 @@ class Setting:
 
     def block(self) -> int:
         """Return how many steps are one turn."""
-        return max(4, round(1000 * BLOCK_S / self.ms))
+        return max(MIN_STEPS, round(1000 * BLOCK_S / self.ms))
+
+    def blocks(self) -> int:
+        """Return how many turns there are: fewer where one takes longer."""
+        return max(MIN_BLOCKS, round(self.turns * 1000 * BLOCK_S / (self.ms * self.block())))
 
 
 @dataclass(frozen=True)
@@ -123,20 +133,26 @@ class Arena:
     workers: int
     threads: int
     peers: Path | None
-    blocks: int
     copies: int
     together: bool
 
     def words(self, settings: Sequence[Setting], turns: Path) -> list[str]:
         """Return the script's arguments, the same for all: every step length in one process."""
-        words = f"--device {self.device} --workers {self.workers} --threads {self.threads}".split()
-        words += ["--turns", str(turns)]
+        words = f"--device {self.device} --threads {self.threads} --turns {turns}".split()
+        loop, others = quiet_cores()
+        if others:
+            words += ["--cores", _numbers(loop), "--worker-cores", _numbers(others)]
         for each in settings:
-            words.append(f"{each.batch},{each.width},{each.warm()},{each.block()},{self.blocks}")
+            shape = (each.batch, each.width, each.workers)
+            words.append(_numbers((*shape, each.warm(), each.block(), each.blocks())))
         return words
 
 
-def calibrate(arena: Arena, wanted: Sequence[float]) -> list[Setting]:
+def _numbers(values: Iterable[int]) -> str:
+    return ",".join(str(each) for each in values)
+
+
+def calibrate(arena: Arena, wanted: Sequence[float], turns: Sequence[int]) -> list[Setting]:
     command = [
         arena.python, str(PROGRAMS / "calibrate.py"), "--device", arena.device,
         "--workers", str(arena.workers), "--threads", str(arena.threads),
@@ -145,11 +161,11 @@ def calibrate(arena: Arena, wanted: Sequence[float]) -> list[Setting]:
     done = subprocess.run(
         command, env=plain_environment(), stdout=subprocess.PIPE, text=True, check=True
     )
-    settings = []
-    for line in done.stdout.splitlines():
-        if line.startswith('{"wanted_ms"'):
-            settings.append(Setting(**json.loads(line)))
-    return settings
+    found = [each for each in done.stdout.splitlines() if each.startswith('{"wanted_ms"')]
+    return [
+        Setting(**json.loads(line), turns=number)
+        for line, number in zip(found, itertools.cycle(turns), strict=False)
+    ]
 
 
 def write_edited(name: str, folder: Path) -> Path:
@@ -285,7 +301,7 @@ def launch(
                 figures[name].append([[] for each in everybody if each.name == name])
             for each in everybody:
                 each.take_turn()  # to warm up
-            for turn in range(arena.blocks):
+            for turn in range(setting.blocks()):
                 first = (number + turn) % len(everybody)
                 in_turn = everybody[first:] + everybody[:first]
                 # Who comes after whom changes: one may leave the GPU warmer than another.
@@ -381,14 +397,14 @@ def render_page(results: Mapping[str, Any]) -> str:
     for summary in results["settings"].values():
         for name, figures in summary["contestants"].items():
             rows.append(render_row(summary["setting"], name, figures))
-    head = ["step, ms", "how", "median, ms", "middle half", "times plain (95 %)",
+    head = ["step, ms", "how", "turns", "median, ms", "middle half", "times plain (95 %)",
             "by pair", "added, µs a step (95 %)"]  # fmt: skip
     return "\n".join(
         [
             f"## What watching costs, device {results['device']}\n",
             f"{render_machine(results['machine'])} Launches: {results['launches']}, each of "
-            f"{plural(results.get('copies', 1), 'pair')} and {results['blocks']} turns of about {BLOCK_S:g} s. "
-            f"Loader workers {results['workers']}, threads {results['threads']}.\n",
+            f"{plural(results['copies'], 'pair')}; turns of {BLOCK_S:g} s or {MIN_STEPS} steps. "
+            f"Loader workers {results['workers']}, none below 2 ms; threads {results['threads']}.\n",
             f"`{results['command']}`\n",
             render_table(head, rows),
             "**What was worse.** " + " ".join(worse(results)) + "\n",
@@ -399,9 +415,13 @@ def render_page(results: Mapping[str, Any]) -> str:
 def render_row(setting: Mapping[str, Any], name: str, figures: Mapping[str, Any]) -> list[str]:
     lead = [f"{setting['wanted_ms']:g}", NAMES[name]]
     if "spread" not in figures:
-        return [*lead, figures["error"] or "not run", *[""] * 4]
+        return [*lead, "", figures["error"] or "not run", *[""] * 4]
     spread, ratio, added = figures["spread"], figures["ratio"], figures["added_us"]
-    lead += [f"{spread['median']:.3f}", f"{spread['low']:.3f} to {spread['high']:.3f}"]
+    lead += [
+        str(spread["repeats"]),
+        f"{spread['median']:.3f}",
+        f"{spread['low']:.3f} to {spread['high']:.3f}",
+    ]
     if name == "plain":
         return [*lead, "1", "", ""]
     return [
@@ -445,7 +465,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--steps-ms", default="1,3,10,100", metavar="LIST")
     parser.add_argument("--launches", type=int, default=5)
-    parser.add_argument("--blocks", type=int, default=10, help="turns of each step length")
+    parser.add_argument(
+        "--blocks", default="10", metavar="LIST", help="turns of all step lengths, or of each"
+    )
     parser.add_argument(
         "--copies", type=int, default=1, help="pairs of plain and watched processes"
     )
@@ -475,12 +497,13 @@ def main() -> None:
     # Not resolved: a virtual environment's interpreter is a link.
     python = str(Path(args.python).absolute()) if "/" in args.python else args.python
     arena = Arena(
-        python, args.device, args.workers, args.threads, args.peers, args.blocks, args.copies,
-        args.together,
+        python, args.device, args.workers, args.threads, args.peers, args.copies, args.together,
     )  # fmt: skip
     machine = describe_machine(python, PACKAGES, peer_environment(args.peers))
     names = ["plain", *(name for name in chosen if is_there(name, arena))]
-    settings = calibrate(arena, [float(each) for each in args.steps_ms.split(",")])
+    wanted = [float(each) for each in args.steps_ms.split(",")]
+    turns = [int(each) for each in args.blocks.split(",")]
+    settings = calibrate(arena, wanted, turns)
     launches, errors = measure(arena, settings, names, args.launches, budget)
     summaries = {
         f"{each.wanted_ms:g}": summarize(each, index, launches, errors)
@@ -493,7 +516,6 @@ def main() -> None:
         "workers": args.workers,
         "threads": args.threads,
         "launches": len(launches),
-        "blocks": args.blocks,
         "copies": args.copies,
         "absent": [name for name in chosen if name not in names],
         "settings": summaries,

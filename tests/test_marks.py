@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import weakref
+from _thread import get_ident
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.watch.inside.hooks import spanning
 from stoker.watch.inside.marks import (
     BUDGET,
     MAX_PENDING,
@@ -17,7 +19,7 @@ from stoker.watch.inside.marks import (
     STRETCH,
     Marks,
 )
-from stoker.watch.inside.timeline import Timeline
+from stoker.watch.inside.timeline import BACKWARD, FORWARD, Timeline
 from test_timeline import ADAM, SGD, TRAIN, VALID, Clock
 
 # A step with one batch has this many marks, the one that opens it among them.
@@ -87,7 +89,7 @@ class Loop:
     def __init__(self) -> None:
         self.clock = Clock()
         self.device = FakeDevice(self.clock)
-        self.line = Timeline(owner=1, clock=self.clock)
+        self.line = Timeline(owner=get_ident(), clock=self.clock)
         self.errors: list[tuple[str, Exception]] = []
         self.marks = Marks(
             self.line, self.device, lambda *told: self.errors.append(told), self.clock
@@ -96,23 +98,28 @@ class Loop:
         self.line.marks = self.marks
 
     def data(self, ms: float, loader: int = TRAIN) -> None:
-        self.line.data_begins()
+        self.line.data_begins(loader)
         self.clock.move(ms)
         self.line.data_ends(loader, got=True)
+
+    def epoch(self) -> None:
+        """The loader has no more, and is asked for its iterator again."""
+        self.line.data_begins(TRAIN)
+        self.clock.move(1)
+        self.line.data_ends(TRAIN, got=False)
+        self.line.loader_begins()
+        self.clock.move(1)
+        self.line.loader_ends(TRAIN)
 
     def launch(self, ms: float) -> None:
         self.clock.move(0.1)
         self.device.work(ms)
 
     def forward(self, ms: float = 2) -> None:
-        self.line.forward_begins()
-        self.launch(ms)
-        self.line.forward_ends()
+        spanning(self.line, self.launch, FORWARD)(ms)
 
     def backward(self, ms: float = 3) -> None:
-        self.line.backward_begins()
-        self.launch(ms)
-        self.line.backward_ends()
+        spanning(self.line, self.launch, BACKWARD)(ms)
 
     def optimizer(self, ms: float = 1, key: int = ADAM) -> None:
         self.line.optimizer_begins(key)
@@ -248,14 +255,14 @@ def test_batches_that_are_evaluated_are_measured_and_are_no_steps(loop: Loop) ->
         loop.evaluation()
         loop.wait_for_device()
     loop.steps(11)
-    # But for the step that begins where the last of them ended.
-    assert loop.marks.measured - before == 3 + 10
+    # But for the last of a loader, after which anything may have come, and the step that begins there.
+    assert loop.marks.measured - before == 2 + 10
     assert loop.found("eval") == {"data": 2, "forward": 2.1, "device_step": 4.1}
     assert loop.found()["device_step"] == 10.1
 
 
 def test_a_step_with_an_evaluation_in_it_is_not_measured(loop: Loop) -> None:
-    """Neither with it nor from where it ended."""
+    """Neither with it nor from where it ended; a loader's only batch is its last."""
     loop.steps(10)
     before = loop.marks.measured
     for _ in range(10):
@@ -266,9 +273,8 @@ def test_a_step_with_an_evaluation_in_it_is_not_measured(loop: Loop) -> None:
         loop.wait_for_device()
         loop.steps(1)
     loop.steps(1)
-    assert loop.marks.measured - before == 10 + 1
-    # The device was still at work on the batch before.
-    assert loop.found("eval") == {"forward": 2, "data_hidden": 2, "device_step": 2}
+    assert loop.marks.measured - before == 1
+    assert loop.found("eval") == {}
     assert loop.found()["device_step"] == 10.1
 
 
@@ -560,6 +566,8 @@ EVENTS: dict[str, Callable[[Loop], None]] = {
     "optimizer begins": lambda loop: loop.line.optimizer_begins(ADAM),
     "graph": lambda loop: loop.graph(),
     "step": lambda loop: loop.steps(1, ahead_ms=20),
+    "steps": lambda loop: loop.steps(12, data_ms=1, ahead_ms=20),
+    "epoch": lambda loop: loop.epoch(),
     "evaluation": lambda loop: loop.evaluation(),
     "wait": lambda loop: loop.wait_for_device(),
     "fork": lambda loop: loop.marks.forget(),
@@ -574,7 +582,7 @@ def test_the_short_way_through_a_step_tells_what_the_long_one_does(names: list[s
         loop = Loop()
         loop.device.cost_ms = 0.05
         if not is_short:
-            loop.line._has_passed = lambda: False  # type: ignore[method-assign]
+            loop.line._has_passed = lambda loader: False  # type: ignore[method-assign]
         loop.steps(20 + MIN_MEASURED)
         assert loop.line.is_light
         for name in names:

@@ -2,11 +2,13 @@
 
 It times blocks of steps of its own steady loop, each when it is told to go on, so that several
 processes can take turns. Generated images stand in where the data set is not installed (Debian:
-dataset-fashion-mnist). One epoch is as long as the run.
+dataset-fashion-mnist). One epoch is as long as the run. On which cores the loop runs, and on which
+its workers, can be told: one core may be a third faster than another, by what its neighbours do.
 """
 
 import argparse
 import gzip
+import os
 import time
 from pathlib import Path
 
@@ -68,10 +70,13 @@ def synchronize(device):
         torch.cuda.synchronize()
 
 
-def train(model, device, loader, optimizer, warm, block, turns):
+def train(model, device, loader, optimizer, warm, block, turns, cores=()):
     """Train on every batch: some to warm up, then block after block, each in its turn."""
     model.train()
     for step, (images, labels) in enumerate(loader):
+        if step == 0 and cores:
+            # This thread alone, and the one of the backward pass, which it starts later.
+            os.sched_setaffinity(0, cores)
         if step >= warm and (step - warm) % block == 0:
             synchronize(device)
             turns.take()
@@ -104,27 +109,47 @@ class Turns:
         self.done.flush()
 
 
+class OnCores:
+    """Keeps a loader's worker on some cores."""
+
+    def __init__(self, cores):
+        self.cores = cores
+
+    def __call__(self, worker):
+        os.sched_setaffinity(0, self.cores)
+
+
+def numbers(text):
+    return [int(each) for each in text.split(",")]
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--optimizer", default="SGD", choices=["SGD", "Adam"])
     parser.add_argument("--turns", type=Path, required=True, help="a folder with two pipes")
-    parser.add_argument("trainings", nargs="+", help="batch,width,warm,block,blocks")
+    parser.add_argument("--cores", type=numbers, default=[], help="of the loop")
+    parser.add_argument("--worker-cores", type=numbers, help="of the loader's workers")
+    parser.add_argument("trainings", nargs="+", help="batch,width,workers,warm,block,blocks")
     args = parser.parse_args()
     torch.manual_seed(1)
     torch.set_num_threads(args.threads)
     device = torch.device(args.device)
     turns = Turns(args.turns)
+    everywhere = os.sched_getaffinity(0)
+    settle = OnCores(args.worker_cores) if args.worker_cores else None
     for training in args.trainings:
         turns.take()
-        batch, width, warm, block, blocks = (int(each) for each in training.split(","))
+        batch, width, workers, warm, block, blocks = numbers(training)
         data = Clothes(batch * (warm + block * blocks))
-        loader = DataLoader(data, batch_size=batch, shuffle=True, num_workers=args.workers)
+        os.sched_setaffinity(0, everywhere)
+        loader = DataLoader(
+            data, batch_size=batch, shuffle=True, num_workers=workers, worker_init_fn=settle
+        )
         model = make_net(width).to(device)
         optimizer = getattr(torch.optim, args.optimizer)(model.parameters(), lr=0.01)
-        train(model, device, loader, optimizer, warm, block, turns)
+        train(model, device, loader, optimizer, warm, block, turns, args.cores)
     turns.end()
 
 

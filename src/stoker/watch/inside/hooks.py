@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from _thread import get_ident
 
-from .timeline import OPEN
+from .timeline import FORWARD, LOSS, OPEN, OTHER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
     from .process import Watched
     from .timeline import Timeline
-
-    # What happens where a phase begins, and where it ends.
-    Span = tuple[Callable[[], object], Callable[[], object]]
 
 
 UNNAMED = "<stoker importlib._bootstrap>"
@@ -83,44 +80,61 @@ def _leave_uncompiled(code: Any) -> None:
         native.set_code_exec_strategy(code, native._FrameExecStrategy(action.SKIP, action.DEFAULT))
 
 
-def phase(timeline: Timeline, number: int) -> Span:
-    """Return how a phase begins and ends that is no more than itself."""
-    before = number
+def within(
+    timeline: Timeline, original: Any, number: int, is_compiling: Callable[[], bool]
+) -> Callable[..., Any]:
+    """Return `original` with a phase around it that is no more than itself."""
 
-    def begins() -> None:
-        nonlocal before
+    def span(*args: Any, **kwargs: Any) -> Any:
         # Where only the length of the step is taken, nobody asks for its phases.
-        before = timeline.current if timeline.is_light else timeline.switch(number)
+        is_begun = (
+            not timeline.is_light
+            and timeline.current in OPEN
+            and not is_compiling()
+            and get_ident() == timeline.owner
+        )
+        before = timeline.switch(number) if is_begun else number
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            drop_frame(error)
+            raise
+        finally:
+            if is_begun:
+                timeline.switch(before)
 
-    def ends() -> None:
-        if not timeline.is_light:
-            timeline.switch(before)
-
-    return begins, ends
+    return dressed(span, original)
 
 
 def spanning(
     timeline: Timeline,
     original: Callable[..., Any],
-    around: Span,
+    phase: int,
     is_compiling: Callable[[], bool] = never,
     where: frozenset[int] = OPEN,
 ) -> Callable[..., Any]:
-    """Return `original` with a phase around it, when it is called where the phase may begin.
+    """Return `original` with the forward or the backward phase around it, where that may begin.
 
     A class stands for its `__call__` of the moment: torch.fx and others replace it for a while.
     """
-    begins, ends = around
+    is_forward = phase == FORWARD
+    begins = timeline.forward_begins if is_forward else timeline.backward_begins
+    ends = timeline.forward_ends if is_forward else timeline.backward_ends
     home: Any = original if isinstance(original, type) else None
 
     def span(*args: Any, **kwargs: Any) -> Any:
         # Nothing is timed in a light step, so that it does not matter who compiles there.
+        before, passing = timeline.current, timeline.passing
         is_begun = (
-            timeline.current in where
+            before in where
             and (timeline.is_light or not is_compiling())
             and get_ident() == timeline.owner
         )
-        if is_begun:
+        if is_begun and passing is not None:
+            # As `begins` and `ends` do it, without the calls.
+            passing.seen |= 1 << phase
+            timeline.current = phase
+        elif is_begun:
             begins()
         try:
             return (original if home is None else home.__call__)(*args, **kwargs)
@@ -128,8 +142,10 @@ def spanning(
             drop_frame(error)
             raise
         finally:
-            if is_begun:
+            if is_begun and timeline.passing is None:
                 ends()
+            elif is_begun:
+                timeline.current = LOSS if is_forward else FORWARD if before == FORWARD else OTHER
 
     return dressed(span, original if home is None else home.__call__)
 

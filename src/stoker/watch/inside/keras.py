@@ -16,7 +16,7 @@ from importlib import import_module
 
 from .hooks import dressed, never, spanning, stepping
 from .tensorflow import classes_with
-from .timeline import OPEN, OTHER
+from .timeline import FORWARD, OPEN, OTHER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Keras:
         spanned = spanning(
             timeline,
             original,
-            (timeline.forward_begins, timeline.forward_ends),
+            FORWARD,
             # Models are also called to be built, long before the loop.
             lambda: not timeline.is_started or is_compiling(),
         )

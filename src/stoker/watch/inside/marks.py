@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .device_lines import DeviceLines
 
 # What measuring may cost, as a share of the step; when it costs more, fewer steps are measured.
-BUDGET = 0.002
-MAX_STRIDE = 96
+BUDGET = 0.001
+MAX_STRIDE = 256
 # So many steps, and so many evaluated batches, are measured whatever it costs, which is milliseconds
 # in all: short runs are to be known, too.
 MIN_MEASURED = 64
@@ -150,6 +150,15 @@ class Marks:
             return False
         self._since += 1
         return True
+
+    @property
+    def left(self) -> int:
+        """How many steps may pass by before one is due."""
+        return self._wait - self._since - 1
+
+    def pass_by(self, steps: int) -> None:
+        """So many steps are over of which only the length was wanted."""
+        self._since += steps
 
     def close_step(self, step: Step, cut: bool, begun: bool) -> None:
         """End the open step, read one that the device has passed, and open the next.

@@ -11,6 +11,7 @@ import weakref
 from _thread import get_ident
 
 from .hooks import dressed, drop_frame, spanning
+from .timeline import FORWARD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class Models:
         kind.__call__ = spanning(
             timeline,
             module if kind.__call__ is module.__call__ else kind.__call__,
-            (timeline.forward_begins, timeline.forward_ends),
+            FORWARD,
             self.is_compiling,
         )
 
@@ -181,15 +182,10 @@ class Models:
     def watch_lightning(self, module: Any) -> None:
         """Lightning calls `training_step`, which need not call the module itself."""
         timeline = self.timeline
-        around = (timeline.forward_begins, timeline.forward_ends)
         for name in ("training_step", "validation_step", "test_step"):
             original = getattr(module.Strategy, name, None)
             if original is not None:
-                setattr(
-                    module.Strategy,
-                    name,
-                    spanning(timeline, original, around),
-                )
+                setattr(module.Strategy, name, spanning(timeline, original, FORWARD))
 
     def watch_deepspeed(self, module: Any) -> None:
         """DeepSpeed's engine steps once for several calls of the optimizer inside it."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 import sys
 from _thread import get_ident
 
-from .hooks import dressed, drop_frame, never, phase, spanning, stepping
+from .hooks import dressed, drop_frame, never, spanning, stepping, within
 from .loader_facts import loader_facts
 from .loading import Loading
 from .models import Models
-from .timeline import COMM, FORWARD, H2D, OPEN, OPTIMIZER
+from .timeline import BACKWARD, COMM, FORWARD, H2D, OPEN, OPTIMIZER, PREPARE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,6 +98,9 @@ class PyTorch:
                 return batch
             if begun is not None:
                 loading.end(begun)
+            if timeline.passing is not None:
+                timeline.current = PREPARE
+                return batch
             timeline.data_ends(number, got=True)
             if type(batch) not in hooks._batch_types:
                 hooks.meet_batch(batch)
@@ -161,28 +164,26 @@ class PyTorch:
             setattr(home, name, self._moving(original))
 
     def _moving(self, original: Any) -> Callable[..., Any]:
-        around = phase(self.timeline, H2D)
-        return spanning(self.timeline, original, around, self.is_compiling)
+        return within(self.timeline, original, H2D, self.is_compiling)
 
     # -- computing -------------------------------------------------------------------
 
     def _watch_backward(self, module: Any) -> None:
         timeline = self.timeline
         for name in ("backward", "grad"):
-            watched = spanning(
-                timeline,
-                getattr(module, name),
-                (timeline.backward_begins, timeline.backward_ends),
-                self.is_compiling,
-                BACKWARD_MAY_BEGIN,
-            )
+            original = getattr(module, name)
+            watched = spanning(timeline, original, BACKWARD, self.is_compiling, BACKWARD_MAY_BEGIN)
             setattr(module, name, watched)
 
     def _watch_optimizer(self, module: Any) -> None:
         timeline, is_compiling, models = self.timeline, self.is_compiling, self.models
 
         def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if not is_compiling() and timeline.is_trainer(get_ident()):
+            # Asked first: nothing else of this is to be compiled.
+            if is_compiling():
+                return
+            thread = get_ident()
+            if thread == timeline.owner or timeline.is_trainer(thread):
                 timeline.optimizer_begins(id(optimizer))
 
         def after(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -194,9 +195,8 @@ class PyTorch:
 
         module.register_optimizer_step_pre_hook(before)
         module.register_optimizer_step_post_hook(after)
-        module.Optimizer.zero_grad = spanning(
-            timeline, module.Optimizer.zero_grad, phase(timeline, OPTIMIZER), is_compiling
-        )
+        zero_grad = module.Optimizer.zero_grad
+        module.Optimizer.zero_grad = within(timeline, zero_grad, OPTIMIZER, is_compiling)
 
     def _watch_scaler(self, module: Any) -> None:
         # A step that the scaler skips, for infinite gradients, is a step of the loop.

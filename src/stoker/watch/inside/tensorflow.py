@@ -20,7 +20,7 @@ from importlib import import_module
 from .graph_meter import Meter
 from .hooks import dressed, drop_frame, never, spanning, stepping
 from .tf_data import note_pipeline
-from .timeline import DATA, FORWARD, LOSS, OTHER, PREPARE, Timeline
+from .timeline import BACKWARD, DATA, FORWARD, LOSS, OTHER, PREPARE, Timeline
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -429,8 +429,7 @@ class TensorFlow:
             if self.tracing is not None and not self.is_eager():
                 self.tracing.has_gradient = True
 
-        around = (timeline.backward_begins, timeline.backward_ends)
-        spanned = spanning(timeline, tape.gradient, around, lambda: not self.is_eager())
+        spanned = spanning(timeline, tape.gradient, BACKWARD, lambda: not self.is_eager())
         tape.gradient = _noting(spanned, note)
 
     def _watch_traced_optimizer(self, module: Any) -> None:

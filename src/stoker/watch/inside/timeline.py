@@ -91,6 +91,30 @@ class Step:
         self.has_forward = has_forward
 
 
+class Passing:
+    """Steps that pass by, each as the one before: of them only the ends are noted, in a list.
+
+    What notes them stands in the way of every step, with the processor's caches full of other
+    things, where one more call takes two microseconds: the fewer words the better.
+    """
+
+    __slots__ = ("began", "ends", "giver", "left", "optimizers", "seen", "stepped_at", "until")
+
+    def __init__(self, giver: int, optimizers: int, began: float, left: int, until: float) -> None:
+        # The loader that gives the batches, one for each step, and how many optimizers step.
+        self.giver = giver
+        self.optimizers = optimizers
+        self.began = began
+        self.ends: list[float] = []
+        # How many may pass, and until when.
+        self.left = left
+        self.until = until
+        # Of the step that is open: a bit for each phase that has begun, and when the last
+        # optimizer had stepped.
+        self.seen = 0
+        self.stepped_at = 0.0
+
+
 class Timeline:
     """Where the time of one process goes, step by step."""
 
@@ -145,6 +169,7 @@ class Timeline:
         self.is_traced = False
         # Set by marks.py for a step of which only the length is taken.
         self.is_light = self._is_partly_light = False
+        self.passing: Passing | None = None
 
     # -- the partition ---------------------------------------------------------------
 
@@ -164,6 +189,7 @@ class Timeline:
 
     def settle(self) -> None:
         """Account for the time up to now; of a light step it is known only that it passed."""
+        self._look_back()
         if self.is_light:
             now = self.clock()
             self.totals[OTHER] += now - self.last
@@ -188,8 +214,27 @@ class Timeline:
 
     def data_begins(self, loader: int | None = None) -> None:
         """The next batch is asked for, of that loader: what was a step is one now."""
-        if self.is_light and self._stepped and self._has_passed():
-            return
+        passing = self.passing
+        if passing is not None:
+            now = self.clock()
+            if (
+                passing.giver == loader
+                and len(self._stepped) == passing.optimizers
+                and not self._depth
+                and len(passing.ends) < passing.left
+                and now < passing.until
+            ):
+                passing.ends.append(now)
+                self.last = now
+                passing.seen = 0
+                self._stepped.clear()
+                self.current = DATA
+                return
+            self._look_back()
+        if not (self.is_light and self._stepped and self._has_passed(loader)):
+            self._next_batch(loader)
+
+    def _next_batch(self, loader: int | None) -> None:
         if self._depth:
             # An optimizer's step that raised did not end.
             self._depth, self._base = 0, OTHER
@@ -225,10 +270,9 @@ class Timeline:
     def data_ends(self, loader: int, got: bool) -> None:
         """A batch is there, or the loader has no more."""
         if got:
-            if self.is_light:
-                self.current = PREPARE
-            else:
-                self.switch(PREPARE)
+            self.switch(PREPARE)
+            if self.passing is not None:
+                return
             self._has_ended = False
             self._givers.add(loader)
             if loader in self._fresh:
@@ -249,6 +293,8 @@ class Timeline:
 
     def forward_begins(self) -> None:
         """The model is called."""
+        if self.passing is not None:
+            self.passing.seen |= 1 << FORWARD
         if self.is_light:
             self.current = FORWARD
         else:
@@ -273,6 +319,8 @@ class Timeline:
         """The backward pass begins."""
         if not self.is_started:
             self._start()
+        if self.passing is not None:
+            self.passing.seen |= 1 << BACKWARD
         before = self.switch(BACKWARD)
         self._has_backward = self._is_answered = True
         self._gap_from = None
@@ -291,7 +339,11 @@ class Timeline:
         if key in self._stepped:
             self._close_at_last_step()
         self._gap_from = None
-        self._around = FORWARD if self.switch(OPTIMIZER) == FORWARD else OTHER
+        self._around = FORWARD if self.current == FORWARD else OTHER
+        if self.is_light:
+            self.current = OPTIMIZER
+        else:
+            self.switch(OPTIMIZER)
         self._base = OPTIMIZER
 
     def optimizer_ends(self, key: int) -> None:
@@ -300,6 +352,11 @@ class Timeline:
         if self._depth > 0:
             return
         self._base = OTHER
+        if self.passing is not None:
+            self.current = self._around
+            self._stepped.add(key)
+            self.passing.stepped_at = self.clock()
+            return
         self.switch(self._around)
         self._end_of_step(key)
 
@@ -359,6 +416,7 @@ class Timeline:
         self._first = has_loaded
 
     def _end_of_step(self, key: int) -> None:
+        self._look_back()
         self._ended_between_s = self._between_s
         if self.is_light:
             self.settle()
@@ -379,6 +437,7 @@ class Timeline:
 
     def _close_at_last_step(self) -> None:
         """The same optimizer again without a batch between: the step ended after its last one."""
+        self._look_back()
         tentative = self._tentative or self.totals
         rest = [now - then for now, then in zip(self.totals, tentative, strict=True)]
         self._close(tentative, cut=True, begun=True)
@@ -420,30 +479,63 @@ class Timeline:
         if self.on_step is not None:
             self.on_step()
 
-    def _has_passed(self) -> bool:
+    def _has_passed(self, loader: int | None) -> bool:
         """End a step of which only the length is taken, if it ended as most do.
 
-        The same as what `data_begins` does, in the fewest words: it stands in the way of every
-        step, with the processor's caches full of other things.
+        The same as what `data_begins` does, in few words. Steps like it may pass by from here on.
         """
         if self._first or self._has_ended or self._depth or self.is_warming_up:
             return False
         if self.marks is None or not self.marks.has_passed():
             return False
-        now, block = self.clock(), self.block
-        block.add("steady.step", sum(self.totals) + now - self.last)
+        now = self.clock()
+        self._add_passed(sum(self.totals) + now - self.last, now)
         self.last = now
+        optimizers, is_same = len(self._stepped), self._givers == {loader}
+        self._stepped.clear()
+        self._forget_step()
+        self._has_forward = self._has_backward = False
+        self.current = DATA
+        if is_same and loader is not None and self.marks.left > 0:
+            until = self.block.start + BLOCK_S
+            self.passing = Passing(loader, optimizers, now, self.marks.left, until)
+        else:
+            self._givers.clear()
+        return True
+
+    def _look_back(self) -> None:
+        """Count the steps that have passed by; the one that is open may be another."""
+        if self.passing is None:
+            return
+        passing, self.passing = self.passing, None
+        began = passing.began
+        for end in passing.ends:
+            self._add_passed(end - began, end)
+            began = end
+        if self.marks is not None:
+            self.marks.pass_by(len(passing.ends))
+        self._forget_step()
+        self._has_forward = self._step_forward = bool(passing.seen >> FORWARD & 1)
+        self._has_backward = bool(passing.seen >> BACKWARD & 1 or self._stepped)
+        if self.current == DATA:
+            # The batch that was asked for is not there yet.
+            self._givers.clear()
+        if self._stepped:
+            self.totals[OTHER] = passing.stepped_at - began
+            self.last = passing.stepped_at
+            self._tentative = self.totals[:]
+
+    def _add_passed(self, length: float, end: float) -> None:
+        self.block.add("steady.step", length)
         self.steps += 1
+        if end - self.block.start >= BLOCK_S:
+            self._rotate(end)
+
+    def _forget_step(self) -> None:
         self.totals, self._micro = [0.0] * COUNT, [0.0] * COUNT
         self._asked_at = 0.0
-        self._stepped.clear()
-        self._givers.clear()
         self._tentative = self._gap_from = None
-        self._is_new = self._step_forward = self._has_forward = self._has_backward = False
-        self.current = DATA
-        if now - block.start >= BLOCK_S:
-            self._rotate(now)
-        return True
+        self._is_new = self._step_forward = False
 
     def _kind(self, length: float) -> str:
         if self._first:
