@@ -94,7 +94,7 @@ def stoker_run(python: str, output: Path, *words: str) -> list[str]:
 
 
 def quiet_cores() -> tuple[list[int], list[int]]:
-    """Return two cores for what is timed, and those that share no core with them for the rest.
+    """Return two cores for what is timed, and those on other physical cores for the rest.
 
     On a machine with few cores both are empty: there everything shares them.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from _thread import get_ident
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,7 @@ from stoker.watch.inside.marks import (
     STRETCH,
     Marks,
 )
-from stoker.watch.inside.timeline import BACKWARD, FORWARD, Timeline
+from stoker.watch.inside.timeline import BACKWARD, FORWARD, OPEN, Timeline
 from test_timeline import ADAM, SGD, TRAIN, VALID, Clock
 
 # A step with one batch has this many marks, the one that opens it among them.
@@ -119,7 +120,29 @@ class Loop:
         spanning(self.line, self.launch, FORWARD)(ms)
 
     def backward(self, ms: float = 3) -> None:
-        spanning(self.line, self.launch, BACKWARD)(ms)
+        spanning(self.line, self.launch, BACKWARD, where=OPEN | {FORWARD})(ms)
+
+    def step_in_a_call(self) -> None:
+        """The forward pass, the backward pass and the optimizer, all in one call of the model."""
+
+        def whole() -> None:
+            self.launch(1)
+            self.backward()
+            self.optimizer()
+
+        spanning(self.line, whole, FORWARD)()
+
+    def closure(self) -> None:
+        """The optimizer calls the model, as Lightning has it, or a scaler the optimizer."""
+        self.line.optimizer_begins(ADAM)
+        self.forward()
+        self.backward()
+        self.optimizer()
+        self.line.optimizer_ends(ADAM)
+
+    def failure(self) -> None:
+        with suppress(ZeroDivisionError):
+            spanning(self.line, lambda: 1 // 0, FORWARD)()
 
     def optimizer(self, ms: float = 1, key: int = ADAM) -> None:
         self.line.optimizer_begins(key)
@@ -404,7 +427,7 @@ def test_where_steps_become_longer_more_of_them_are_measured_soon(loop: Loop) ->
     loop.device.cost_ms = 0.05
     loop.steps(500, data_ms=0)
     assert loop.marks.stride > 15
-    loop.steps(500, data_ms=200)
+    loop.steps(STRETCH * MAX_STRIDE, data_ms=200)
     assert loop.marks.stride < 3
 
 
@@ -453,7 +476,7 @@ def test_batches_that_come_in_rounds_are_measured_as_they_come(
 ) -> None:
     """Those of so many workers come at once, and the first of them is what is waited for."""
     loop.device.cost_ms = cost_ms
-    for _ in range(24_000 // workers):
+    for _ in range(48_000 // workers):
         loop.steps(1, data_ms=10 * workers)
         loop.steps(workers - 1, data_ms=0)
     assert loop.found()["data"] == pytest.approx(10, rel=0.1)
@@ -556,6 +579,18 @@ def test_what_the_host_measures_after_that_is_not_added_to_the_device_s_phases(l
     assert loop.found() == before
 
 
+def test_the_first_steps_are_measured_also_after_many_evaluated_batches(loop: Loop) -> None:
+    loop.device.cost_ms = 0.05
+    loop.steps(20)
+    for _ in range(4 * MIN_MEASURED):
+        loop.evaluation()
+        loop.wait_for_device()
+    before = loop.marks.measured
+    loop.steps(20)
+    # But for the one that begins where an evaluation ended, and the last, which is open.
+    assert loop.marks.measured - before >= 18
+
+
 EVENTS: dict[str, Callable[[Loop], None]] = {
     "data": lambda loop: loop.data(1),
     "other data": lambda loop: loop.data(1, VALID),
@@ -568,6 +603,9 @@ EVENTS: dict[str, Callable[[Loop], None]] = {
     "step": lambda loop: loop.steps(1, ahead_ms=20),
     "steps": lambda loop: loop.steps(12, data_ms=1, ahead_ms=20),
     "epoch": lambda loop: loop.epoch(),
+    "step in a call": lambda loop: loop.step_in_a_call(),
+    "closure": lambda loop: loop.closure(),
+    "failure": lambda loop: loop.failure(),
     "evaluation": lambda loop: loop.evaluation(),
     "wait": lambda loop: loop.wait_for_device(),
     "fork": lambda loop: loop.marks.forget(),
@@ -575,18 +613,25 @@ EVENTS: dict[str, Callable[[Loop], None]] = {
 }
 
 
-@given(st.lists(st.sampled_from(sorted(EVENTS)), max_size=80))
-def test_the_short_way_through_a_step_tells_what_the_long_one_does(names: list[str]) -> None:
+@given(
+    st.lists(st.sampled_from(sorted(EVENTS)), max_size=80),
+    st.sampled_from((0, 20 + MIN_MEASURED)),
+)
+def test_the_short_way_through_a_step_tells_what_the_long_one_does(
+    names: list[str], steps: int
+) -> None:
     told = []
     for is_short in (True, False):
         loop = Loop()
         loop.device.cost_ms = 0.05
         if not is_short:
             loop.line._has_passed = lambda loader: False  # type: ignore[method-assign]
-        loop.steps(20 + MIN_MEASURED)
-        assert loop.line.is_light
+        loop.steps(steps)
+        assert loop.line.is_light == bool(steps)
+        phases = []
         for name in names:
             EVENTS[name](loop)
+            phases.append(loop.line.current)
         loop.device.capturing = False
         loop.steps(20)
         loop.line.flush()
@@ -595,7 +640,7 @@ def test_the_short_way_through_a_step_tells_what_the_long_one_does(names: list[s
             for block in loop.line.ready
             for name, sums in sorted(block.sums.items())
         ]
-        told.append((sums, loop.line.steps, loop.line.epochs, loop.marks.measured))
+        told.append((sums, loop.line.steps, loop.line.epochs, loop.marks.measured, phases))
     assert told[0] == told[1]
 
 

@@ -1389,8 +1389,11 @@ def test_what_is_saved_can_be_loaded_without_us(compare: Compare) -> None:
 
 @needs_torch
 @pytest.mark.slow
-def test_compiled_programs_have_the_same_graphs_breaks_and_recompiles(compare: Compare) -> None:
-    without, with_us = compare.both(torch_program("compiled"))
+@pytest.mark.parametrize("words", [[], ["device"]], ids=["every step is measured", "few are"])
+def test_compiled_programs_have_the_same_graphs_breaks_and_recompiles(
+    compare: Compare, words: list[str]
+) -> None:
+    without, with_us = compare.both(torch_program("compiled", *words))
     assert without.code == with_us.code == 0, with_us.err
     assert json.loads(with_us.out) == json.loads(without.out)
 

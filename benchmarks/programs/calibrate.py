@@ -13,8 +13,7 @@ import time
 from itertools import pairwise
 
 import torch
-from mnist import Clothes, make_net, train
-from torch.utils.data import DataLoader
+from mnist import Clothes, add_cores, make_loader, make_net, train
 
 # Widths beyond this need more memory than they are worth.
 WIDEST = 4096
@@ -34,14 +33,14 @@ class Clock:
 
 
 def measure(args, device, data, batch, width, workers, wanted_ms):
-    # Half a second each, so that a search takes seconds; the first fifth of it to warm up.
+    # Half a second each, or 15 steps, so that a search takes seconds; the first fifth to warm up.
     steps = max(3, round(100 / wanted_ms))
     data.length = batch * 5 * steps
-    loader = DataLoader(data, batch_size=batch, shuffle=True, num_workers=workers)
+    loader = make_loader(data, batch, workers, args)
     model = make_net(width).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     clock = Clock()
-    train(model, device, loader, optimizer, steps, steps, clock)
+    train(model, device, loader, optimizer, steps, steps, clock, args.cores)
     clock.take()
     return 1000 * statistics.median(end - begin for begin, end in pairwise(clock.times)) / steps
 
@@ -80,6 +79,7 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
+    add_cores(parser)
     parser.add_argument("--seconds", type=float, default=10.0, help="for each step length")
     parser.add_argument("wanted_ms", type=float, nargs="+")
     args = parser.parse_args()

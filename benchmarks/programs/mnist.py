@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 IMAGES = Path("/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz")
+EVERYWHERE = os.sched_getaffinity(0)
 LABELS = Path("/usr/share/datasets/fashion-mnist/train-labels-idx1-ubyte.gz")
 
 
@@ -123,30 +124,38 @@ def numbers(text):
     return [int(each) for each in text.split(",")]
 
 
+def add_cores(parser):
+    parser.add_argument("--cores", type=numbers, default=[], help="of the loop")
+    parser.add_argument("--worker-cores", type=numbers, help="of the loader's workers")
+
+
+def make_loader(data, batch, workers, args):
+    """Return a loader whose workers keep to their cores; they are started from anywhere."""
+    os.sched_setaffinity(0, EVERYWHERE)
+    settle = OnCores(args.worker_cores) if args.worker_cores else None
+    return DataLoader(
+        data, batch_size=batch, shuffle=True, num_workers=workers, worker_init_fn=settle
+    )
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--optimizer", default="SGD", choices=["SGD", "Adam"])
     parser.add_argument("--turns", type=Path, required=True, help="a folder with two pipes")
-    parser.add_argument("--cores", type=numbers, default=[], help="of the loop")
-    parser.add_argument("--worker-cores", type=numbers, help="of the loader's workers")
+    add_cores(parser)
     parser.add_argument("trainings", nargs="+", help="batch,width,workers,warm,block,blocks")
     args = parser.parse_args()
     torch.manual_seed(1)
     torch.set_num_threads(args.threads)
     device = torch.device(args.device)
     turns = Turns(args.turns)
-    everywhere = os.sched_getaffinity(0)
-    settle = OnCores(args.worker_cores) if args.worker_cores else None
     for training in args.trainings:
         turns.take()
         batch, width, workers, warm, block, blocks = numbers(training)
         data = Clothes(batch * (warm + block * blocks))
-        os.sched_setaffinity(0, everywhere)
-        loader = DataLoader(
-            data, batch_size=batch, shuffle=True, num_workers=workers, worker_init_fn=settle
-        )
+        loader = make_loader(data, batch, workers, args)
         model = make_net(width).to(device)
         optimizer = getattr(torch.optim, args.optimizer)(model.parameters(), lr=0.01)
         train(model, device, loader, optimizer, warm, block, turns, args.cores)

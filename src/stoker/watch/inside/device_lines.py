@@ -55,6 +55,11 @@ class DeviceLines:
         self._pending: list[tuple[tuple[CodeType, int] | None, Any]] = []
         self._users: dict[str, bool] = {}
 
+    @property
+    def is_tracing(self) -> bool:
+        """Whether calls into torch are seen now."""
+        return self._mode is not None
+
     def step_closed(self) -> None:
         """Begin or end a traced step where one is due."""
         if self._pending and self._pending[-1][1].query():

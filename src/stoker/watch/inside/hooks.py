@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from _thread import get_ident
 
+from .passing import ANSWERED, SEEN_BACKWARD, SEEN_FORWARD
 from .timeline import FORWARD, LOSS, OPEN, OTHER
 
 TYPE_CHECKING = False
@@ -86,11 +87,12 @@ def within(
     """Return `original` with a phase around it that is no more than itself."""
 
     def span(*args: Any, **kwargs: Any) -> Any:
-        # Where only the length of the step is taken, nobody asks for its phases.
+        # Asked first: a compiler that follows this is to see nothing that changes. Where only the
+        # length of the step is taken, nobody asks for its phases.
         is_begun = (
-            not timeline.is_light
+            not is_compiling()
+            and not timeline.is_light
             and timeline.current in OPEN
-            and not is_compiling()
             and get_ident() == timeline.owner
         )
         before = timeline.switch(number) if is_begun else number
@@ -118,21 +120,20 @@ def spanning(
     A class stands for its `__call__` of the moment: torch.fx and others replace it for a while.
     """
     is_forward = phase == FORWARD
+    kept, seen = (~ANSWERED, SEEN_FORWARD) if is_forward else (-1, SEEN_BACKWARD | ANSWERED)
     begins = timeline.forward_begins if is_forward else timeline.backward_begins
     ends = timeline.forward_ends if is_forward else timeline.backward_ends
     home: Any = original if isinstance(original, type) else None
 
     def span(*args: Any, **kwargs: Any) -> Any:
-        # Nothing is timed in a light step, so that it does not matter who compiles there.
-        before, passing = timeline.current, timeline.passing
-        is_begun = (
-            before in where
-            and (timeline.is_light or not is_compiling())
-            and get_ident() == timeline.owner
-        )
+        before, passing, is_begun = OTHER, None, False
+        # Asked first: a compiler that follows this is to see nothing that changes.
+        if not is_compiling():
+            before, passing = timeline.current, timeline.passing
+            is_begun = before in where and get_ident() == timeline.owner
         if is_begun and passing is not None:
             # As `begins` and `ends` do it, without the calls.
-            passing.seen |= 1 << phase
+            passing.seen = passing.seen & kept | seen
             timeline.current = phase
         elif is_begun:
             begins()
@@ -142,10 +143,13 @@ def spanning(
             drop_frame(error)
             raise
         finally:
-            if is_begun and timeline.passing is None:
-                ends()
-            elif is_begun:
-                timeline.current = LOSS if is_forward else FORWARD if before == FORWARD else OTHER
+            if is_begun:
+                if passing is None or timeline.passing is None:
+                    ends()
+                elif is_forward:
+                    timeline.current = timeline.base if passing.seen & ANSWERED else LOSS
+                else:
+                    timeline.current = FORWARD if before == FORWARD else timeline.base
 
     return dressed(span, original if home is None else home.__call__)
 

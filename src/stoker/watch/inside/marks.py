@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # What measuring may cost, as a share of the step; when it costs more, fewer steps are measured.
 BUDGET = 0.001
-MAX_STRIDE = 256
+MAX_STRIDE = 96
 # So many steps, and so many evaluated batches, are measured whatever it costs, which is milliseconds
 # in all: short runs are to be known, too.
 MIN_MEASURED = 64
@@ -146,7 +146,9 @@ class Marks:
         """Say whether a step is over of which only the length is wanted, with nothing due."""
         if not self.timeline.is_light or self._pending or self._is_wanted or self._is_fresh:
             return False
-        if self._since + 1 >= self._wait:
+        if self._since + 1 >= self._wait or self._opened[False] < MIN_MEASURED:
+            return False
+        if self.lines is not None and self.lines.is_tracing:
             return False
         self._since += 1
         return True

@@ -14,7 +14,7 @@ from .hooks import dressed, drop_frame, never, spanning, stepping, within
 from .loader_facts import loader_facts
 from .loading import Loading
 from .models import Models
-from .timeline import BACKWARD, COMM, FORWARD, H2D, OPEN, OPTIMIZER, PREPARE
+from .timeline import BACKWARD, COMM, FORWARD, H2D, OPEN, OPTIMIZER, OTHER, PREPARE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,10 +70,12 @@ class PyTorch:
     # -- loading ---------------------------------------------------------------------
 
     def _watch_loader(self, module: Any) -> None:
+        self._watch_batches(module._BaseDataLoaderIter)
+        self._watch_epochs(module.DataLoader)
+
+    def _watch_batches(self, iterator: Any) -> None:
         timeline, loading = self.timeline, self.loading
-        iterator = module._BaseDataLoaderIter
         following = iterator.__next__
-        begin = module.DataLoader.__iter__
 
         def __next__(self: Any) -> Any:
             is_mine = get_ident() == timeline.owner
@@ -99,12 +101,20 @@ class PyTorch:
             if begun is not None:
                 loading.end(begun)
             if timeline.passing is not None:
+                # All that `data_ends` would do; the batch is like those before.
                 timeline.current = PREPARE
                 return batch
             timeline.data_ends(number, got=True)
             if type(batch) not in hooks._batch_types:
                 hooks.meet_batch(batch)
             return batch
+
+        hooks = self
+        iterator.__next__ = dressed(__next__, following)
+
+    def _watch_epochs(self, loader: Any) -> None:
+        timeline = self.timeline
+        begin = loader.__iter__
 
         def __iter__(self: Any) -> Any:
             is_mine = get_ident() == timeline.owner and timeline.current in OPEN
@@ -113,6 +123,8 @@ class PyTorch:
             try:
                 it = begin(self)
             except BaseException as error:
+                if is_mine:
+                    timeline.switch(OTHER)
                 drop_frame(error)
                 raise
             if is_mine:
@@ -121,8 +133,7 @@ class PyTorch:
             return it
 
         hooks = self
-        iterator.__next__ = dressed(__next__, following)
-        module.DataLoader.__iter__ = dressed(__iter__, begin)
+        loader.__iter__ = dressed(__iter__, begin)
 
     def meet_loader(self, loader: Any) -> None:
         """Note how the loader is set up."""

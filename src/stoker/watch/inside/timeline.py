@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from time import perf_counter
 
+from .passing import ANSWERED, SEEN_BACKWARD, SEEN_FORWARD, Passing
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,30 +93,6 @@ class Step:
         self.has_forward = has_forward
 
 
-class Passing:
-    """Steps that pass by, each as the one before: of them only the ends are noted, in a list.
-
-    What notes them stands in the way of every step, with the processor's caches full of other
-    things, where one more call takes two microseconds: the fewer words the better.
-    """
-
-    __slots__ = ("began", "ends", "giver", "left", "optimizers", "seen", "stepped_at", "until")
-
-    def __init__(self, giver: int, optimizers: int, began: float, left: int, until: float) -> None:
-        # The loader that gives the batches, one for each step, and how many optimizers step.
-        self.giver = giver
-        self.optimizers = optimizers
-        self.began = began
-        self.ends: list[float] = []
-        # How many may pass, and until when.
-        self.left = left
-        self.until = until
-        # Of the step that is open: a bit for each phase that has begun, and when the last
-        # optimizer had stepped.
-        self.seen = 0
-        self.stepped_at = 0.0
-
-
 class Timeline:
     """Where the time of one process goes, step by step."""
 
@@ -132,6 +110,7 @@ class Timeline:
         self.totals = [0.0] * COUNT
         self.current = OTHER
         self.last = self.clock()
+        # Of steps that pass by, those of the last second are still to be counted.
         self.steps = 0
         self.epochs = 0
         self.is_warming_up = True
@@ -140,7 +119,7 @@ class Timeline:
         self.ready: list[Block] = []
         # Loading and communication of other threads, and what DDP says of its own.
         self.beside = {"data": 0.0, "comm": 0.0}
-        self._base = OTHER
+        self.base = OTHER
         self._depth = 0
         self._stepped: set[int] = set()
         self._tentative: list[float] | None = None
@@ -201,6 +180,7 @@ class Timeline:
 
     def epoch_begins(self, loader: int) -> None:
         """A loader is there to be read from its beginning."""
+        self._look_back()
         self._fresh.add(loader)
 
     def loader_begins(self) -> None:
@@ -224,11 +204,12 @@ class Timeline:
                 and len(passing.ends) < passing.left
                 and now < passing.until
             ):
-                passing.ends.append(now)
-                self.last = now
-                passing.seen = 0
                 self._stepped.clear()
+                passing.seen = 0
                 self.current = DATA
+                self.last = now
+                # Last: an interrupt comes between two calls, and must not find half a step.
+                passing.ends.append(now)
                 return
             self._look_back()
         if not (self.is_light and self._stepped and self._has_passed(loader)):
@@ -237,7 +218,7 @@ class Timeline:
     def _next_batch(self, loader: int | None) -> None:
         if self._depth:
             # An optimizer's step that raised did not end.
-            self._depth, self._base = 0, OTHER
+            self._depth, self.base = 0, OTHER
         if self.is_light:
             self.settle()
         if not self.is_started:
@@ -293,8 +274,9 @@ class Timeline:
 
     def forward_begins(self) -> None:
         """The model is called."""
-        if self.passing is not None:
-            self.passing.seen |= 1 << FORWARD
+        passing = self.passing
+        if passing is not None:
+            passing.seen = passing.seen & ~ANSWERED | SEEN_FORWARD
         if self.is_light:
             self.current = FORWARD
         else:
@@ -308,7 +290,7 @@ class Timeline:
 
     def forward_ends(self) -> None:
         """The model has answered; the loss comes next, unless the call was a whole step."""
-        after = self._base if self._is_answered else LOSS
+        after = self.base if self._is_answered else LOSS
         if self.is_light:
             self.current = after
             return
@@ -319,13 +301,14 @@ class Timeline:
         """The backward pass begins."""
         if not self.is_started:
             self._start()
-        if self.passing is not None:
-            self.passing.seen |= 1 << BACKWARD
+        passing = self.passing
+        if passing is not None:
+            passing.seen |= SEEN_BACKWARD | ANSWERED
         before = self.switch(BACKWARD)
         self._has_backward = self._is_answered = True
         self._gap_from = None
         # Within a call that is a whole step, such as Lightning's, the call goes on after it.
-        self._after = FORWARD if before == FORWARD else self._base
+        self._after = FORWARD if before == FORWARD else self.base
 
     def backward_ends(self) -> None:
         """The backward pass is over."""
@@ -344,24 +327,26 @@ class Timeline:
             self.current = OPTIMIZER
         else:
             self.switch(OPTIMIZER)
-        self._base = OPTIMIZER
+        self.base = OPTIMIZER
 
     def optimizer_ends(self, key: int) -> None:
         """An optimizer has taken its step."""
         self._depth -= 1
         if self._depth > 0:
             return
-        self._base = OTHER
-        if self.passing is not None:
-            self.current = self._around
+        self.base = OTHER
+        passing = self.passing
+        if passing is not None:
+            passing.stepped_at = self.clock()
             self._stepped.add(key)
-            self.passing.stepped_at = self.clock()
+            self.current = self._around
             return
         self.switch(self._around)
         self._end_of_step(key)
 
     def graph_begins(self, key: int) -> None:
         """A captured graph is replayed: whatever it holds, it is one piece."""
+        self._look_back()
         self._gap_from = None
         if key in self._stepped:
             self._close_at_last_step()
@@ -369,7 +354,7 @@ class Timeline:
 
     def graph_ends(self, key: int) -> None:
         """A graph has been launched; a loop that replays one a batch has its step there."""
-        self.switch(self._base)
+        self.switch(self.base)
         self._end_of_step(key)
 
     def flush(self) -> None:
@@ -482,7 +467,7 @@ class Timeline:
     def _has_passed(self, loader: int | None) -> bool:
         """End a step of which only the length is taken, if it ended as most do.
 
-        The same as what `data_begins` does, in few words. Steps like it may pass by from here on.
+        The same as what `_next_batch` does, in few words. Steps like it may pass by from here on.
         """
         if self._first or self._has_ended or self._depth or self.is_warming_up:
             return False
@@ -504,7 +489,7 @@ class Timeline:
         return True
 
     def _look_back(self) -> None:
-        """Count the steps that have passed by; the one that is open may be another."""
+        """Count the steps that have passed by, and take up the open one as though none had."""
         if self.passing is None:
             return
         passing, self.passing = self.passing, None
@@ -515,8 +500,9 @@ class Timeline:
         if self.marks is not None:
             self.marks.pass_by(len(passing.ends))
         self._forget_step()
-        self._has_forward = self._step_forward = bool(passing.seen >> FORWARD & 1)
-        self._has_backward = bool(passing.seen >> BACKWARD & 1 or self._stepped)
+        self._has_forward = self._step_forward = bool(passing.seen & SEEN_FORWARD)
+        self._has_backward = bool(passing.seen & SEEN_BACKWARD or self._stepped)
+        self._is_answered = bool(passing.seen & ANSWERED)
         if self.current == DATA:
             # The batch that was asked for is not there yet.
             self._givers.clear()

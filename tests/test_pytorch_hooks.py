@@ -1,0 +1,68 @@
+"""PyTorch's hooks, on classes that stand in for its loader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stoker.watch.inside.marks import MIN_MEASURED
+from stoker.watch.inside.process import Watched
+from stoker.watch.inside.pytorch import PyTorch
+from stoker.watch.inside.timeline import OPEN, PREPARE
+from test_marks import Loop
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Watched:
+    monkeypatch.setenv("STOKER_SCRIBE", str(tmp_path / "nobody"))
+    return Watched()
+
+
+def watch_loader(watched: Watched) -> Any:
+    """Return a loader's class that is watched."""
+
+    class Batches:
+        def __next__(self) -> str:
+            return "batch"
+
+    class Loader:
+        def __init__(self, is_broken: bool = False) -> None:
+            self.is_broken = is_broken
+
+        def __iter__(self) -> Any:
+            if self.is_broken:
+                raise ValueError("this one cannot begin")
+            return Batches()
+
+    module = SimpleNamespace(_BaseDataLoaderIter=Batches, DataLoader=Loader)
+    PyTorch(watched, SimpleNamespace(Tensor=str))._watch_loader(module)
+    return Loader
+
+
+def test_a_loader_that_cannot_begin_leaves_the_next_one_to_be_seen(watched: Watched) -> None:
+    loader = watch_loader(watched)
+    with pytest.raises(ValueError, match="cannot begin"):
+        iter(loader(is_broken=True))
+    assert watched.timeline.current in OPEN
+    next(iter(loader()))
+    assert watched.timeline.current == PREPARE
+
+
+def test_batches_of_steps_that_pass_by_are_seen_to_come(watched: Watched) -> None:
+    loop = Loop()
+    watched.timeline = loop.line
+    loop.device.cost_ms = 0.05
+    batches = iter(watch_loader(watched)())
+    for _ in range(3 * MIN_MEASURED):
+        assert next(batches) == "batch"
+        assert loop.line.current == PREPARE
+        loop.forward()
+        loop.backward()
+        loop.optimizer()
+        loop.wait_for_device()
+    assert loop.line.passing is not None
+    loop.line.flush()
+    assert loop.line.steps == 3 * MIN_MEASURED
