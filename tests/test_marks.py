@@ -166,8 +166,8 @@ class Loop:
             self.optimizer()
             self.wait_for_device(ahead_ms)
 
-    def evaluation(self, data_ms: float = 2) -> None:
-        self.data(data_ms, VALID)
+    def evaluation(self, data_ms: float = 2, loader: int = VALID) -> None:
+        self.data(data_ms, loader)
         self.forward()
 
     def forget_found(self) -> None:
@@ -271,33 +271,47 @@ def test_two_optimizers_without_a_loader_are_one_step(loop: Loop) -> None:
     }  # fmt: skip
 
 
-def test_batches_that_are_evaluated_are_measured_and_are_no_steps(loop: Loop) -> None:
+@pytest.mark.parametrize(("loader", "measured"), [(TRAIN, 3), (VALID, 2)])
+def test_batches_that_are_evaluated_are_measured_and_are_no_steps(
+    loop: Loop, loader: int, measured: int
+) -> None:
     loop.steps(10)
     before = loop.marks.measured
     for _ in range(3):
-        loop.evaluation()
+        loop.evaluation(loader=loader)
         loop.wait_for_device()
     loop.steps(11)
     # But for the last of a loader, after which anything may have come, and the step that begins there.
-    assert loop.marks.measured - before == 2 + 10
+    assert loop.marks.measured - before == measured + 10
     assert loop.found("eval") == {"data": 2, "forward": 2.1, "device_step": 4.1}
     assert loop.found()["device_step"] == 10.1
 
 
-def test_a_step_with_an_evaluation_in_it_is_not_measured(loop: Loop) -> None:
-    """Neither with it nor from where it ended; a loader's only batch is its last."""
+@pytest.mark.parametrize(
+    ("loader", "evaluated", "found"),
+    [
+        # The device was still at work on the batch before.
+        (TRAIN, 10, {"forward": 2, "data_hidden": 2, "device_step": 2}),
+        # A loader's only batch is its last.
+        (VALID, 0, {}),
+    ],
+)
+def test_a_step_with_an_evaluation_in_it_is_not_measured(
+    loop: Loop, loader: int, evaluated: int, found: dict[str, float]
+) -> None:
+    """Neither with it nor from where it ended."""
     loop.steps(10)
     before = loop.marks.measured
     for _ in range(10):
         loop.data(1)
         loop.forward()
         loop.backward()
-        loop.evaluation()
+        loop.evaluation(loader=loader)
         loop.wait_for_device()
         loop.steps(1)
     loop.steps(1)
-    assert loop.marks.measured - before == 1
-    assert loop.found("eval") == {}
+    assert loop.marks.measured - before == evaluated + 1
+    assert loop.found("eval") == found
     assert loop.found()["device_step"] == 10.1
 
 

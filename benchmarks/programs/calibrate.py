@@ -87,9 +87,8 @@ def main():
     torch.set_num_threads(args.threads)
     device = torch.device(args.device)
     data = Clothes(0)
-    measure(
-        args, device, data, 64, 8, args.workers, 10.0
-    )  # once unmeasured: libraries, allocator, clocks
+    # Once unmeasured: libraries, allocator, clocks.
+    measure(args, device, data, 64, 8, args.workers, 10.0)
     for wanted_ms in args.wanted_ms:
         print(json.dumps(search(args, device, data, wanted_ms)), flush=True)
 

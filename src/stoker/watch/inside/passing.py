@@ -10,7 +10,7 @@ class Passing:
     """Steps that pass by, each as the one before: of them only the ends are noted, in a list.
 
     What notes them stands in the way of every step, with the processor's caches full of other
-    things, where one more call takes two microseconds: the fewer words the better.
+    things, where a wrapped function takes two microseconds or more: the fewer words the better.
     """
 
     __slots__ = ("began", "ends", "giver", "left", "optimizers", "seen", "stepped_at", "until")
