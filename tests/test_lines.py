@@ -15,7 +15,9 @@ import stoker
 from conftest import Stoker
 from stoker.watch.folder import RunFolder
 from stoker.watch.inside import lines as lines_module
+from stoker.watch.inside.hooks import UNNAMED, phase_on
 from stoker.watch.inside.lines import MAX_TOLD, Lines, is_users
+from stoker.watch.inside.timeline import BACKWARD, OPTIMIZER, OTHER
 from stoker.watch.summary import read_summary
 
 NAMES = ("data", "h2d", "forward")
@@ -40,6 +42,33 @@ def stack(*calls: tuple[str, str, int]) -> FrameType:
     for file, function, line in reversed(calls):
         frame = FakeFrame(code(file, function), line, frame)
     return cast(FrameType, frame)
+
+
+LOADER = (UNNAMED, "__next__", 1)
+MODEL = (UNNAMED, "span_of_forward", 1)
+LOSS = (UNNAMED, "span_of_backward", 1)
+STEP = ("/env/lib/python3.11/site-packages/torch/optim/optimizer.py", "wrapper", 540)
+TRAIN = ("/u/train.py", "train", 12)
+
+
+@pytest.mark.parametrize(
+    ("calls", "phase"),
+    [
+        ([LOADER], DATA),
+        ([MODEL], FORWARD),
+        ([LOSS, MODEL], BACKWARD),
+        ([MODEL, STEP], FORWARD),
+        ([STEP], OPTIMIZER),
+        ([("/u/model.py", "forward", 3)], OTHER),
+        ([("/u/mine.py", "wrapper", 3)], OTHER),
+        ([], OTHER),
+    ],
+)
+def test_the_phase_of_a_step_that_passes_by_is_found_on_the_stack(
+    calls: list[tuple[str, str, int]], phase: int
+) -> None:
+    inner = (LIBRARY, "linear", 7)
+    assert phase_on(stack(inner, *calls, TRAIN)) == phase
 
 
 def told(lines: Lines) -> list[tuple[object, ...]]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import weakref
 from _thread import get_ident
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.watch.inside.hooks import spanning
+from stoker.watch.inside.hooks import NOBODY, around_steps, asking, spanning
 from stoker.watch.inside.marks import (
     BUDGET,
     MAX_PENDING,
@@ -42,6 +42,9 @@ class Event:
         assert self.query(), "nothing may wait for the device"
         assert end.query(), "nothing may wait for the device"
         return 1000 * (end.at - self.at)
+
+
+ENGINE = 77
 
 
 class FakeDevice:
@@ -84,6 +87,31 @@ class FakeDevice:
         return self.capturing
 
 
+class Loader:
+    """Gives batches, each of which is waited for."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self.ms = 0.0
+        self.is_over = False
+        self.ask = asking(loop.line, Loader.load, Loader.ask_at_length)
+
+    def load(self) -> None:
+        self.loop.clock.move(self.ms)
+        if self.is_over:
+            raise StopIteration
+
+    def ask_at_length(self) -> None:
+        line = self.loop.line
+        line.data_begins(id(self))
+        try:
+            self.load()
+        except StopIteration:
+            line.data_ends(id(self), got=False)
+            raise
+        line.data_ends(id(self), got=True)
+
+
 class Loop:
     """A loop whose host takes 0.1 ms to give the device each piece of work."""
 
@@ -97,20 +125,25 @@ class Loop:
         )
         self.marks.is_on = True
         self.line.marks = self.marks
+        self.loaders = {TRAIN: Loader(self), VALID: Loader(self)}
+        self.optimizers = {ADAM: object(), SGD: object()}
+        self.before, self.after = around_steps(self.line, NOBODY, lambda optimizer: None)
 
     def data(self, ms: float, loader: int = TRAIN) -> None:
-        self.line.data_begins(loader)
-        self.clock.move(ms)
-        self.line.data_ends(loader, got=True)
+        asked = self.loaders[loader]
+        asked.ms = ms
+        asked.ask(asked)
 
     def epoch(self) -> None:
         """The loader has no more, and is asked for its iterator again."""
-        self.line.data_begins(TRAIN)
-        self.clock.move(1)
-        self.line.data_ends(TRAIN, got=False)
+        loader = self.loaders[TRAIN]
+        loader.is_over = True
+        with suppress(StopIteration):
+            self.data(1)
+        loader.is_over = False
         self.line.loader_begins()
         self.clock.move(1)
-        self.line.loader_ends(TRAIN)
+        self.line.loader_ends(id(loader))
 
     def launch(self, ms: float) -> None:
         self.clock.move(0.1)
@@ -130,24 +163,45 @@ class Loop:
             self.backward()
             self.optimizer()
 
+        self.data(1)
         spanning(self.line, whole, FORWARD)()
 
     def closure(self) -> None:
         """The optimizer calls the model, as Lightning has it, or a scaler the optimizer."""
-        self.line.optimizer_begins(ADAM)
+        number = id(self.optimizers[ADAM])
+        self.line.optimizer_begins(number)
         self.forward()
         self.backward()
         self.optimizer()
-        self.line.optimizer_ends(ADAM)
+        self.line.optimizer_ends(number)
+
+    def engine(self) -> None:
+        """What steps is no optimizer, but has one, as with DeepSpeed."""
+        self.line.optimizer_begins(ENGINE)
+        self.optimizer()
+        self.line.optimizer_ends(ENGINE)
+
+    def batch_in_a_step(self) -> None:
+        """An optimizer that is given a closure, which takes a batch."""
+        self.before(self.optimizers[ADAM], (), {})
+        self.data(1)
+        self.forward()
+        self.backward()
+        self.after(self.optimizers[ADAM], (), {})
+
+    def optimizer_fails(self) -> None:
+        """What was begun does not end; the program goes on with another batch."""
+        self.before(self.optimizers[ADAM], (), {})
+        self.data(1)
 
     def failure(self) -> None:
         with suppress(ZeroDivisionError):
             spanning(self.line, lambda: 1 // 0, FORWARD)()
 
     def optimizer(self, ms: float = 1, key: int = ADAM) -> None:
-        self.line.optimizer_begins(key)
+        self.before(self.optimizers[key], (), {})
         self.launch(ms)
-        self.line.optimizer_ends(key)
+        self.after(self.optimizers[key], (), {})
 
     def graph(self) -> None:
         self.line.graph_begins(7)
@@ -158,12 +212,19 @@ class Loop:
         """As `loss.item()` does, or a queue that holds so much work and no more."""
         self.clock.now = max(self.clock.now, self.device.busy_until - ahead_ms / 1000)
 
-    def steps(self, count: int, data_ms: float = 4, ahead_ms: float = 0) -> None:
+    def steps(
+        self,
+        count: int,
+        data_ms: float = 4,
+        ahead_ms: float = 0,
+        optimizers: Sequence[int] = (ADAM,),
+    ) -> None:
         for _ in range(count):
             self.data(data_ms)
             self.forward()
             self.backward()
-            self.optimizer()
+            for each in optimizers:
+                self.engine() if each == ENGINE else self.optimizer(key=each)
             self.wait_for_device(ahead_ms)
 
     def evaluation(self, data_ms: float = 2, loader: int = VALID) -> None:
@@ -605,6 +666,18 @@ def test_the_first_steps_are_measured_also_after_many_evaluated_batches(loop: Lo
     assert loop.marks.measured - before >= 18
 
 
+def test_steps_pass_by_again_after_one_that_took_a_batch_in_the_optimizers_step() -> None:
+    loop = Loop()
+    loop.device.cost_ms = 0.05
+    loop.steps(20 + MIN_MEASURED)
+    loop.data(4)
+    loop.batch_in_a_step()
+    before = loop.line.steps
+    loop.steps(20)
+    assert loop.line.passing is not None
+    assert loop.line.steps + len(loop.line.passing.ends) == before + 20
+
+
 EVENTS: dict[str, Callable[[Loop], None]] = {
     "data": lambda loop: loop.data(1),
     "other data": lambda loop: loop.data(1, VALID),
@@ -612,10 +685,13 @@ EVENTS: dict[str, Callable[[Loop], None]] = {
     "backward": lambda loop: loop.backward(),
     "optimizer": lambda loop: loop.optimizer(),
     "other optimizer": lambda loop: loop.optimizer(key=SGD),
-    "optimizer begins": lambda loop: loop.line.optimizer_begins(ADAM),
+    "optimizer fails": lambda loop: loop.optimizer_fails(),
     "graph": lambda loop: loop.graph(),
     "step": lambda loop: loop.steps(1, ahead_ms=20),
     "steps": lambda loop: loop.steps(12, data_ms=1, ahead_ms=20),
+    "steps of both": lambda loop: loop.steps(3, ahead_ms=20, optimizers=(ADAM, SGD)),
+    "steps in turn": lambda loop: loop.steps(3, ahead_ms=20, optimizers=(SGD, ADAM)),
+    "step of an engine": lambda loop: loop.steps(3, ahead_ms=20, optimizers=(ENGINE,)),
     "epoch": lambda loop: loop.epoch(),
     "step in a call": lambda loop: loop.step_in_a_call(),
     "closure": lambda loop: loop.closure(),
@@ -630,9 +706,10 @@ EVENTS: dict[str, Callable[[Loop], None]] = {
 @given(
     st.lists(st.sampled_from(sorted(EVENTS)), max_size=80),
     st.sampled_from((0, 20 + MIN_MEASURED)),
+    st.sampled_from(((ADAM,), (ADAM, SGD), (ENGINE,))),
 )
 def test_the_short_way_through_a_step_tells_what_the_long_one_does(
-    names: list[str], steps: int
+    names: list[str], steps: int, optimizers: Sequence[int]
 ) -> None:
     told = []
     for is_short in (True, False):
@@ -640,12 +717,10 @@ def test_the_short_way_through_a_step_tells_what_the_long_one_does(
         loop.device.cost_ms = 0.05
         if not is_short:
             loop.line._has_passed = lambda loader: False  # type: ignore[method-assign]
-        loop.steps(steps)
+        loop.steps(steps, optimizers=optimizers)
         assert loop.line.is_light == bool(steps)
-        phases = []
         for name in names:
             EVENTS[name](loop)
-            phases.append(loop.line.current)
         loop.device.capturing = False
         loop.steps(20)
         loop.line.flush()
@@ -654,7 +729,7 @@ def test_the_short_way_through_a_step_tells_what_the_long_one_does(
             for block in loop.line.ready
             for name, sums in sorted(block.sums.items())
         ]
-        told.append((sums, loop.line.steps, loop.line.epochs, loop.marks.measured, phases))
+        told.append((sums, loop.line.steps, loop.line.epochs, loop.marks.measured))
     assert told[0] == told[1]
 
 

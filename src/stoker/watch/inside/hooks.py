@@ -6,11 +6,12 @@ import sys
 from _thread import get_ident
 
 from .passing import ANSWERED, SEEN_BACKWARD, SEEN_FORWARD
-from .timeline import FORWARD, LOSS, OPEN, OTHER
+from .timeline import BACKWARD, DATA, FORWARD, OPEN, OPTIMIZER, OTHER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
     from typing import Any
 
     from .process import Watched
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 
 
 UNNAMED = "<stoker importlib._bootstrap>"
+# What functions of ours are called on the stack, by the phase that they stand around, and where
+# PyTorch has its own around an optimizer's step. One called `forward` it would take for a model's.
+SPANS = {FORWARD: "span_of_forward", BACKWARD: "span_of_backward"}
+PHASES = {"__next__": DATA, **{name: phase for phase, name in SPANS.items()}}
+OPTIMIZERS = "torch/optim/optimizer.py"
 
 
 def wait_for_frameworks(watched: Watched) -> None:
@@ -51,6 +57,17 @@ def never() -> bool:
     return False
 
 
+class Compiler:
+    """Who may read our functions instead of running them, and is to see nothing that changes."""
+
+    def __init__(self, asks: Callable[[], bool] | None = None) -> None:
+        # Says whether a function is being read; None as long as there is nobody who would.
+        self.asks = asks
+
+
+NOBODY = Compiler()
+
+
 def drop_frame(error: BaseException) -> None:
     """Take our own frame out of the traceback: it reads as without us (Python 3.11 and newer)."""
     if error.__traceback__ is not None:
@@ -82,15 +99,15 @@ def _leave_uncompiled(code: Any) -> None:
 
 
 def within(
-    timeline: Timeline, original: Any, number: int, is_compiling: Callable[[], bool]
+    timeline: Timeline, original: Any, number: int, compiler: Compiler
 ) -> Callable[..., Any]:
     """Return `original` with a phase around it that is no more than itself."""
 
     def span(*args: Any, **kwargs: Any) -> Any:
-        # Asked first: a compiler that follows this is to see nothing that changes. Where only the
-        # length of the step is taken, nobody asks for its phases.
+        # The compiler comes first. Where only the length of the step is taken, nobody wants to know
+        # its phases.
         is_begun = (
-            not is_compiling()
+            (compiler.asks is None or not compiler.asks())
             and not timeline.is_light
             and timeline.current in OPEN
             and get_ident() == timeline.owner
@@ -108,11 +125,23 @@ def within(
     return dressed(span, original)
 
 
+def phase_on(frame: FrameType | None) -> int:
+    """Return the phase that the frames of a thread are in: the innermost that is known."""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == UNNAMED and code.co_name in PHASES:
+            return PHASES[code.co_name]
+        if code.co_name == "wrapper" and code.co_filename.endswith(OPTIMIZERS):
+            return OPTIMIZER
+        frame = frame.f_back
+    return OTHER
+
+
 def spanning(
     timeline: Timeline,
     original: Callable[..., Any],
     phase: int,
-    is_compiling: Callable[[], bool] = never,
+    compiler: Compiler = NOBODY,
     where: frozenset[int] = OPEN,
 ) -> Callable[..., Any]:
     """Return `original` with the forward or the backward phase around it, where that may begin.
@@ -126,17 +155,15 @@ def spanning(
     home: Any = original if isinstance(original, type) else None
 
     def span(*args: Any, **kwargs: Any) -> Any:
-        before, passing, is_begun = OTHER, None, False
-        # Asked first: a compiler that follows this is to see nothing that changes.
-        if not is_compiling():
-            before, passing = timeline.current, timeline.passing
-            is_begun = before in where and get_ident() == timeline.owner
-        if is_begun and passing is not None:
-            # As `begins` and `ends` do it, without the calls.
-            passing.seen = passing.seen & kept | seen
-            timeline.current = phase
-        elif is_begun:
-            begins()
+        is_begun = False
+        if compiler.asks is None or not compiler.asks():
+            passing = timeline.passing
+            if passing is not None:
+                # Whoever calls: where others call models, too, this thread does in every step.
+                passing.seen = passing.seen & kept | seen
+            elif timeline.current in where and get_ident() == timeline.owner:
+                is_begun = True
+                begins()
         try:
             return (original if home is None else home.__call__)(*args, **kwargs)
         except BaseException as error:
@@ -144,26 +171,90 @@ def spanning(
             raise
         finally:
             if is_begun:
-                if passing is None or timeline.passing is None:
-                    ends()
-                elif is_forward:
-                    timeline.current = timeline.base if passing.seen & ANSWERED else LOSS
-                else:
-                    timeline.current = FORWARD if before == FORWARD else timeline.base
+                ends()
 
+    span.__code__ = span.__code__.replace(co_name=SPANS[phase])
     return dressed(span, original if home is None else home.__call__)
+
+
+def asking(
+    timeline: Timeline, following: Callable[..., Any], otherwise: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return `__next__` for the batches of steps that pass by; others are got `otherwise`."""
+    clock = timeline.clock
+
+    def __next__(self: Any) -> Any:
+        passing, is_passing = timeline.passing, False
+        # No other thread asks the loader that the one we watch has asked.
+        if (
+            passing is not None
+            and passing.at == passing.count
+            and passing.giver == id(self)
+            and len(passing.ends) < passing.left
+            and (now := clock()) < passing.until
+        ):
+            is_passing = True
+            passing.at = passing.seen = 0
+            # Last: an interrupt comes between two calls, and must not find half a step.
+            passing.ends.append(now)
+        try:
+            return following(self) if is_passing else otherwise(self)
+        except BaseException as error:
+            if is_passing:
+                timeline.current = DATA
+                timeline.data_ends(id(self), got=False)
+            drop_frame(error)
+            raise
+
+    return dressed(__next__, following)
+
+
+def around_steps(
+    timeline: Timeline, compiler: Compiler, meet: Callable[[Any], object]
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Return what PyTorch is to call before and after each step of an optimizer."""
+    clock = timeline.clock
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if compiler.asks is not None and compiler.asks():
+            return
+        passing = timeline.passing
+        if passing is not None and passing.at < passing.count:
+            return  # whether it is the one whose turn it is will be seen afterwards
+        thread = get_ident()
+        if thread == timeline.owner or timeline.is_trainer(thread):
+            timeline.optimizer_begins(id(optimizer))
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if compiler.asks is not None and compiler.asks():
+            return
+        passing = timeline.passing
+        if passing is not None and passing.order[passing.at] == id(optimizer):
+            passing.stepped_at = clock()
+            passing.at += 1
+            return
+        if get_ident() != timeline.owner:
+            return
+        if passing is not None:
+            timeline.optimizer_begins(id(optimizer))
+        is_light = timeline.is_light
+        timeline.optimizer_ends(id(optimizer))
+        if not is_light:
+            meet(optimizer)
+
+    return before, after
 
 
 def stepping(
     timeline: Timeline,
     original: Callable[..., Any],
-    is_compiling: Callable[[], bool],
+    compiler: Compiler,
     key: Callable[..., int] = lambda self, *_: id(self),
 ) -> Callable[..., Any]:
     """Return a method that takes an optimizer's step, with the step around it."""
 
     def step(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling():
+        if compiler.asks is not None and compiler.asks():
             return original(*args, **kwargs)
         is_begun = timeline.is_trainer(get_ident())
         number = key(*args)

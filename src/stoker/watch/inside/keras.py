@@ -14,7 +14,7 @@ import weakref
 from _thread import get_ident
 from importlib import import_module
 
-from .hooks import dressed, never, spanning, stepping
+from .hooks import Compiler, dressed, never, spanning, stepping
 from .tensorflow import classes_with
 from .timeline import FORWARD, OPEN, OTHER
 
@@ -77,7 +77,7 @@ class Keras:
         for kind in classes_with(module, "apply"):
             original = kind.apply
             if self.backend in EAGER:
-                original = stepping(timeline, original, self.is_compiling)
+                original = stepping(timeline, original, Compiler(self.is_compiling))
             kind.apply = self._noting(original)
 
     def _noting(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,7 +100,7 @@ class Keras:
             original,
             FORWARD,
             # Models are also called to be built, long before the loop.
-            lambda: not timeline.is_started or is_compiling(),
+            Compiler(lambda: not timeline.is_started or is_compiling()),
         )
         if self.backend in EAGER:
             call = spanned

@@ -10,12 +10,11 @@ import gc
 import weakref
 from _thread import get_ident
 
-from .hooks import dressed, drop_frame, spanning
+from .hooks import Compiler, dressed, drop_frame, spanning
 from .timeline import FORWARD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from .process import Watched
@@ -32,11 +31,11 @@ ASK_S = 0.02
 class Models:
     """The outermost models of this process."""
 
-    def __init__(self, watched: Watched, torch: Any, is_compiling: Callable[[], bool]) -> None:
+    def __init__(self, watched: Watched, torch: Any, compiler: Compiler) -> None:
         self.watched = watched
         self.timeline = watched.timeline
         self.torch = torch
-        self.is_compiling = is_compiling
+        self.compiler = compiler
         self._seen: dict[int, weakref.ref[Any]] = {}
         self._looks = 0
         self._is_patient = True
@@ -125,7 +124,7 @@ class Models:
             timeline,
             module if kind.__call__ is module.__call__ else kind.__call__,
             FORWARD,
-            self.is_compiling,
+            self.compiler,
         )
 
     def _note(self, roots: list[Any], optimizer: Any) -> None:

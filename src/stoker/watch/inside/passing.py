@@ -9,22 +9,36 @@ SEEN_FORWARD, SEEN_BACKWARD, ANSWERED = 1, 2, 4
 class Passing:
     """Steps that pass by, each as the one before: of them only the ends are noted, in a list.
 
+    The phases of such a step are not told to the timeline: who wants to know which one is on finds
+    it on the stack.
+
     What notes them stands in the way of every step, with the processor's caches full of other
     things, where a wrapped function takes two microseconds or more: the fewer words the better.
     """
 
-    __slots__ = ("began", "ends", "giver", "left", "optimizers", "seen", "stepped_at", "until")
+    __slots__ = (
+        "at", "began", "count", "ends", "giver", "left", "order", "seen", "stepped_at", "until",
+    )  # fmt: skip
 
-    def __init__(self, giver: int, optimizers: int, began: float, left: int, until: float) -> None:
-        # The loader that gives the batches, one for each step, and how many optimizers step; what
-        # goes otherwise is looked at the long way.
+    def __init__(
+        self, giver: int, optimizers: list[int], began: float, left: int, until: float
+    ) -> None:
+        # The loader that gives the batches, one for each step, and the optimizers that step, in
+        # their order; what goes otherwise is looked at the long way. After the last comes none.
         self.giver = giver
-        self.optimizers = optimizers
+        self.order = [*optimizers, 0]
+        self.count = len(optimizers)
         self.began = began
         self.ends: list[float] = []
         # How many may pass, and until when.
         self.left = left
         self.until = until
-        # Of the step that is open: what was seen of it, and when the last optimizer had stepped.
+        # Of the step that is open: what was seen of it, how many optimizers have stepped, and when
+        # the last of them had.
         self.seen = 0
+        self.at = 0
         self.stepped_at = 0.0
+
+    def stepped(self) -> list[int]:
+        """Return the optimizers that have stepped in the open step."""
+        return self.order[: self.at]

@@ -189,14 +189,20 @@ class Watched:
 
     def _look(self, me: int, seconds: float) -> None:
         timeline, threads = self.timeline, 0
+        current = timeline.current
+        # Of steps that pass by the phases are not told.
+        is_untold = timeline.passing is not None and current in OPEN
         # In a light step nobody says where copies and messages begin.
-        is_sure = not (timeline.is_light and timeline.current in OPEN)
+        is_sure = not (timeline.is_light and current in OPEN)
         # Not kept in a variable: our own frame is among them, and a ring of frames would keep alive
         # what the program lets go.
         for ident, frame in sys._current_frames().items():
             threads += 1
-            if ident != me:
-                phase = timeline.current if ident == timeline.owner else len(NAMES)
+            if ident == timeline.owner and is_untold:
+                phase = hooks.phase_on(frame)
+                self.lines.add(frame, seconds, phase, is_sure=phase not in OPEN)
+            elif ident != me:
+                phase = current if ident == timeline.owner else len(NAMES)
                 self.lines.add(frame, seconds, phase, is_sure)
         del frame
         self._is_alone = threads <= 2

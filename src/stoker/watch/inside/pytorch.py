@@ -10,11 +10,21 @@ from __future__ import annotations
 import sys
 from _thread import get_ident
 
-from .hooks import dressed, drop_frame, never, spanning, stepping, within
+from .hooks import (
+    Compiler,
+    around_steps,
+    asking,
+    dressed,
+    drop_frame,
+    never,
+    spanning,
+    stepping,
+    within,
+)
 from .loader_facts import loader_facts
 from .loading import Loading
 from .models import Models
-from .timeline import BACKWARD, COMM, FORWARD, H2D, OPEN, OPTIMIZER, OTHER, PREPARE
+from .timeline import BACKWARD, COMM, FORWARD, H2D, OPEN, OPTIMIZER, OTHER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +58,8 @@ class PyTorch:
         self.is_compiling: Callable[[], bool] = getattr(
             compiler, "is_dynamo_compiling", getattr(compiler, "is_compiling", never)
         )
-        self.models = Models(watched, torch, self.is_compiling)
+        self.compiler = Compiler()
+        self.models = Models(watched, torch, self.compiler)
         self.loading = Loading(watched)
         self._batch_types: set[type] = set()
 
@@ -56,6 +67,7 @@ class PyTorch:
         """Wrap what is there, and what will be imported later."""
         torch, when = self.torch, self.watched.waiting.when_imported
         self.watched.facts["torch"] = str(torch.__version__)
+        when("torch._dynamo.eval_frame", self._watch_compiler)
         when("torch.utils.data.dataloader", self._watch_loader)
         when("torch.autograd", self._watch_backward)
         when("torch.optim.optimizer", self._watch_optimizer)
@@ -66,6 +78,28 @@ class PyTorch:
             when(f"{name}.strategies.strategy", self.models.watch_lightning)
         if torch.version.cuda or torch.version.hip:
             self._watch_cuda()
+
+    def _watch_compiler(self, module: Any) -> None:
+        """Ask whether functions are read from when something is to be compiled.
+
+        The module is imported by every optimizer, the context made by what compiles alone.
+        """
+        context = getattr(module, "OptimizeContext", None)
+        if context is None:
+            self.compiler.asks = self.is_compiling
+            return
+        begin = context.__init__
+
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            hooks.compiler.asks = hooks.is_compiling
+            try:
+                begin(self, *args, **kwargs)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+
+        hooks = self
+        context.__init__ = dressed(__init__, begin)
 
     # -- loading ---------------------------------------------------------------------
 
@@ -100,17 +134,13 @@ class PyTorch:
                 return batch
             if begun is not None:
                 loading.end(begun)
-            if timeline.passing is not None:
-                # All that `data_ends` would do; the batch is like those before.
-                timeline.current = PREPARE
-                return batch
             timeline.data_ends(number, got=True)
             if type(batch) not in hooks._batch_types:
                 hooks.meet_batch(batch)
             return batch
 
         hooks = self
-        iterator.__next__ = dressed(__next__, following)
+        iterator.__next__ = asking(timeline, following, dressed(__next__, following))
 
     def _watch_epochs(self, loader: Any) -> None:
         timeline = self.timeline
@@ -175,7 +205,7 @@ class PyTorch:
             setattr(home, name, self._moving(original))
 
     def _moving(self, original: Any) -> Callable[..., Any]:
-        return within(self.timeline, original, H2D, self.is_compiling)
+        return within(self.timeline, original, H2D, self.compiler)
 
     # -- computing -------------------------------------------------------------------
 
@@ -183,38 +213,23 @@ class PyTorch:
         timeline = self.timeline
         for name in ("backward", "grad"):
             original = getattr(module, name)
-            watched = spanning(timeline, original, BACKWARD, self.is_compiling, BACKWARD_MAY_BEGIN)
+            watched = spanning(timeline, original, BACKWARD, self.compiler, BACKWARD_MAY_BEGIN)
             setattr(module, name, watched)
 
     def _watch_optimizer(self, module: Any) -> None:
-        timeline, is_compiling, models = self.timeline, self.is_compiling, self.models
-
-        def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-            # Asked first: nothing else of this is to be compiled.
-            if is_compiling():
-                return
-            thread = get_ident()
-            if thread == timeline.owner or timeline.is_trainer(thread):
-                timeline.optimizer_begins(id(optimizer))
-
-        def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if not is_compiling() and get_ident() == timeline.owner:
-                is_light = timeline.is_light
-                timeline.optimizer_ends(id(optimizer))
-                if not is_light:
-                    models.look(optimizer)
-
+        timeline, compiler = self.timeline, self.compiler
+        before, after = around_steps(timeline, compiler, self.models.look)
         module.register_optimizer_step_pre_hook(before)
         module.register_optimizer_step_post_hook(after)
         zero_grad = module.Optimizer.zero_grad
-        module.Optimizer.zero_grad = within(timeline, zero_grad, OPTIMIZER, is_compiling)
+        module.Optimizer.zero_grad = within(timeline, zero_grad, OPTIMIZER, compiler)
 
     def _watch_scaler(self, module: Any) -> None:
         # A step that the scaler skips, for infinite gradients, is a step of the loop.
         module.GradScaler.step = stepping(
             self.timeline,
             module.GradScaler.step,
-            self.is_compiling,
+            self.compiler,
             lambda self, optimizer, *_: id(optimizer),
         )
 

@@ -18,7 +18,7 @@ from _thread import get_ident
 from importlib import import_module
 
 from .graph_meter import Meter
-from .hooks import dressed, drop_frame, never, spanning, stepping
+from .hooks import Compiler, dressed, drop_frame, never, spanning, stepping
 from .tf_data import note_pipeline
 from .timeline import BACKWARD, DATA, FORWARD, LOSS, OTHER, PREPARE, Timeline
 
@@ -63,6 +63,8 @@ class TensorFlow:
         self.tensorflow = tensorflow
         self.timeline = watched.timeline
         self.is_eager: Callable[[], bool] = tensorflow.executing_eagerly
+        # Within its functions, what is called makes a graph.
+        self.compiler = Compiler(lambda: not self.is_eager())
         self.is_deterministic: Callable[[], bool] = never
         self.runs_eagerly: Callable[[], bool] = tensorflow.config.functions_run_eagerly
         # The function that is called or traced now, and what is known of all.
@@ -429,7 +431,7 @@ class TensorFlow:
             if self.tracing is not None and not self.is_eager():
                 self.tracing.has_gradient = True
 
-        spanned = spanning(timeline, tape.gradient, BACKWARD, lambda: not self.is_eager())
+        spanned = spanning(timeline, tape.gradient, BACKWARD, self.compiler)
         tape.gradient = _noting(spanned, note)
 
     def _watch_traced_optimizer(self, module: Any) -> None:
@@ -446,7 +448,7 @@ class TensorFlow:
     def _watch_legacy_optimizer(self, module: Any) -> None:
         """Keras 2, which lives on as `tf_keras`."""
         for kind in classes_with(module, "apply_gradients"):
-            step = stepping(self.timeline, kind.apply_gradients, lambda: not self.is_eager())
+            step = stepping(self.timeline, kind.apply_gradients, self.compiler)
             kind.apply_gradients = _noting(step, self._note_optimizer)
 
 

@@ -121,7 +121,8 @@ class Timeline:
         self.beside = {"data": 0.0, "comm": 0.0}
         self.base = OTHER
         self._depth = 0
-        self._stepped: set[int] = set()
+        # Optimizers, in the order in which they stepped.
+        self._stepped: dict[int, None] = {}
         self._tentative: list[float] | None = None
         # Where the batch began that is evaluated or trained on now.
         self._micro = self.totals[:]
@@ -194,24 +195,7 @@ class Timeline:
 
     def data_begins(self, loader: int | None = None) -> None:
         """The next batch is asked for, of that loader: what was a step is one now."""
-        passing = self.passing
-        if passing is not None:
-            now = self.clock()
-            if (
-                passing.giver == loader
-                and len(self._stepped) == passing.optimizers
-                and not self._depth
-                and len(passing.ends) < passing.left
-                and now < passing.until
-            ):
-                self._stepped.clear()
-                passing.seen = 0
-                self.current = DATA
-                self.last = now
-                # Last: an interrupt comes between two calls, and must not find half a step.
-                passing.ends.append(now)
-                return
-            self._look_back()
+        self._look_back()
         if not (self.is_light and self._stepped and self._has_passed(loader)):
             self._next_batch(loader)
 
@@ -252,8 +236,6 @@ class Timeline:
         """A batch is there, or the loader has no more."""
         if got:
             self.switch(PREPARE)
-            if self.passing is not None:
-                return
             self._has_ended = False
             self._givers.add(loader)
             if loader in self._fresh:
@@ -319,28 +301,30 @@ class Timeline:
         self._depth += 1
         if self._depth > 1:
             return
+        passing = self.passing
+        if passing is not None:
+            if passing.order[passing.at] == key:
+                return
+            self._look_back()
         if key in self._stepped:
             self._close_at_last_step()
         self._gap_from = None
-        self._around = FORWARD if self.current == FORWARD else OTHER
-        if self.is_light:
-            self.current = OPTIMIZER
-        else:
-            self.switch(OPTIMIZER)
+        self._around = FORWARD if self.switch(OPTIMIZER) == FORWARD else OTHER
         self.base = OPTIMIZER
 
     def optimizer_ends(self, key: int) -> None:
         """An optimizer has taken its step."""
-        self._depth -= 1
-        if self._depth > 0:
+        # Of one that began while steps passed by, the beginning was not told.
+        self._depth = max(0, self._depth - 1)
+        if self._depth:
             return
-        self.base = OTHER
         passing = self.passing
         if passing is not None:
+            # Within a scaler's step the optimizer's own may have been seen.
+            passing.at += passing.order[passing.at] == key
             passing.stepped_at = self.clock()
-            self._stepped.add(key)
-            self.current = self._around
             return
+        self.base = OTHER
         self.switch(self._around)
         self._end_of_step(key)
 
@@ -406,7 +390,7 @@ class Timeline:
         if self.is_light:
             self.settle()
         self._has_backward = True
-        self._stepped.add(key)
+        self._stepped[key] = None
         self._tentative = self.totals[:]
         if self.marks is not None:
             self.marks.optimizer_ended()
@@ -476,7 +460,7 @@ class Timeline:
         now = self.clock()
         self._add_passed(sum(self.totals) + now - self.last, now)
         self.last = now
-        optimizers, is_same = len(self._stepped), self._givers == {loader}
+        optimizers, is_same = list(self._stepped), self._givers == {loader}
         self._stepped.clear()
         self._forget_step()
         self._has_forward = self._has_backward = False
@@ -484,8 +468,7 @@ class Timeline:
         if is_same and loader is not None and self.marks.left > 0:
             until = self.block.start + BLOCK_S
             self.passing = Passing(loader, optimizers, now, self.marks.left, until)
-        else:
-            self._givers.clear()
+        self._givers.clear()
         return True
 
     def _look_back(self) -> None:
@@ -501,11 +484,14 @@ class Timeline:
             self.marks.pass_by(len(passing.ends))
         self._forget_step()
         self._has_forward = self._step_forward = bool(passing.seen & SEEN_FORWARD)
-        self._has_backward = bool(passing.seen & SEEN_BACKWARD or self._stepped)
+        self._has_backward = bool(passing.seen & SEEN_BACKWARD or passing.at)
         self._is_answered = bool(passing.seen & ANSWERED)
-        if self.current == DATA:
-            # The batch that was asked for is not there yet.
-            self._givers.clear()
+        self.last = began
+        # Unless the batch that was asked for is not there yet.
+        self._givers = set() if self.current == DATA else {passing.giver}
+        if self._depth:
+            self.current = self.base = OPTIMIZER
+        self._stepped = dict.fromkeys(passing.stepped())
         if self._stepped:
             self.totals[OTHER] = passing.stepped_at - began
             self.last = passing.stepped_at
