@@ -245,6 +245,7 @@ class Loop:
                     pair[0] += count
                     pair[1] += total
         steps = sums.pop("step", [1])
+        sums.pop("measured", None)
         measured = sums.get("device_step", steps)[0]
         found = {name: round(1000 * total / measured, 6) for name, (_, total) in sums.items()}
         return {name: value for name, value in found.items() if value}
@@ -455,13 +456,13 @@ def share_of_time(loop: Loop, run: Callable[[], None]) -> float:
     return cost / (loop.clock.now - began)
 
 
-@pytest.mark.parametrize("cost_ms", [0.001, 0.01, 0.05, 0.2])
+@pytest.mark.parametrize("cost_ms", [0.0003, 0.003, 0.015, 0.06])
 def test_the_dearer_a_mark_the_fewer_steps_are_measured(loop: Loop, cost_ms: float) -> None:
     loop.device.cost_ms = cost_ms
     loop.steps(10 + MIN_MEASURED)
     assert share_of_time(loop, lambda: loop.steps(500)) < 1.5 * BUDGET
     assert loop.marks.measured > MIN_MEASURED + 4
-    assert (loop.marks.stride == 1) == (cost_ms == 0.001)
+    assert (loop.marks.stride == 1) == (cost_ms == 0.0003)
 
 
 def test_however_dear_some_steps_are_measured(loop: Loop) -> None:
@@ -499,16 +500,20 @@ def test_one_long_step_does_not_make_the_short_ones_after_it_dear(loop: Loop) ->
 
 
 def test_where_steps_become_longer_more_of_them_are_measured_soon(loop: Loop) -> None:
-    loop.device.cost_ms = 0.05
-    loop.steps(500, data_ms=0)
-    assert loop.marks.stride > 15
-    loop.steps(STRETCH * MAX_STRIDE, data_ms=200)
-    assert loop.marks.stride < 3
+    loop.device.cost_ms = 0.1
+    loop.steps(2000, data_ms=0)
+    usual = loop.marks.stride
+    assert usual > 100
+    loop.steps(60, data_ms=200)
+    assert loop.marks.stride < usual / 20
+    before = loop.marks.measured
+    loop.steps(200, data_ms=200)
+    assert loop.marks.measured > before + 4
 
 
 def test_a_host_that_runs_ahead_is_measured_by_what_the_device_takes(loop: Loop) -> None:
     """Its own steps are short, whatever marks cost: the device has time enough meanwhile."""
-    loop.device.cost_ms = 0.01
+    loop.device.cost_ms = 0.003
     for _ in range(20):
         for _ in range(20):
             loop.data(0)
@@ -524,7 +529,7 @@ def test_what_the_first_marks_cost_says_nothing_of_the_others(loop: Loop) -> Non
     """The first ones set the device up."""
     loop.device.cost_ms = 5
     loop.steps(2, ahead_ms=100)
-    loop.device.cost_ms = 0.002
+    loop.device.cost_ms = 0.0005
     loop.steps(2 * MIN_MEASURED, ahead_ms=100)
     assert loop.marks.stride < 2
 
@@ -544,7 +549,20 @@ def test_what_the_device_has_passed_by_the_end_is_read(loop: Loop) -> None:
     assert loop.found()["backward"] == pytest.approx(3)
 
 
-@pytest.mark.parametrize("cost_ms", [0.005, 0.01, 0.02])
+def test_each_measured_step_stands_for_those_from_which_it_was_drawn(loop: Loop) -> None:
+    """The first are all measured, later ones few; what waits began later is told in full."""
+    loop.device.cost_ms = 0.01
+    loop.steps(MIN_MEASURED, data_ms=0)
+    loop.steps(2000 - MIN_MEASURED)
+    sums = [block.sums for block in [*loop.line.ready, loop.line.block]]
+    stood_for = sum(each["steady.device_step"][0] for each in sums if "steady.device_step" in each)
+    measured = sum(each["steady.measured"][0] for each in sums if "steady.measured" in each)
+    assert MIN_MEASURED < measured < 200
+    assert stood_for == pytest.approx(2000, rel=0.2)
+    assert loop.found()["data"] == pytest.approx(4 * (1 - MIN_MEASURED / 2000), rel=0.05)
+
+
+@pytest.mark.parametrize("cost_ms", [0.0015, 0.003, 0.006])
 @pytest.mark.parametrize("workers", [2, 3, 8, 16])
 def test_batches_that_come_in_rounds_are_measured_as_they_come(
     loop: Loop, workers: int, cost_ms: float

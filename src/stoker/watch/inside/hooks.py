@@ -219,8 +219,8 @@ def around_steps(
         if compiler.asks is not None and compiler.asks():
             return
         passing = timeline.passing
-        if passing is not None and passing.at < passing.count:
-            return  # whether it is the one whose turn it is will be seen afterwards
+        if passing is not None and (not passing.at or passing.order[passing.at] == id(optimizer)):
+            return  # whether the first of a step is the one whose turn it is will be seen afterwards
         thread = get_ident()
         if thread == timeline.owner or timeline.is_trainer(thread):
             timeline.optimizer_begins(id(optimizer))

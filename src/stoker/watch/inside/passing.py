@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from _operator import sub
+
 # What was seen of the open step: the model was called, the backward pass was run, the latter last.
 SEEN_FORWARD, SEEN_BACKWARD, ANSWERED = 1, 2, 4
 
@@ -38,6 +40,10 @@ class Passing:
         self.seen = 0
         self.at = 0
         self.stepped_at = 0.0
+
+    def lengths(self) -> list[float]:
+        """Return how long each step was that is over."""
+        return list(map(sub, self.ends, [self.began, *self.ends]))
 
     def stepped(self) -> list[int]:
         """Return the optimizers that have stepped in the open step."""
