@@ -562,14 +562,14 @@ def test_each_measured_step_stands_for_those_from_which_it_was_drawn(loop: Loop)
     assert loop.found()["data"] == pytest.approx(4 * (1 - MIN_MEASURED / 2000), rel=0.05)
 
 
-@pytest.mark.parametrize("cost_ms", [0.0015, 0.003, 0.006])
+@pytest.mark.parametrize("cost_ms", [0.0015, 0.006])
 @pytest.mark.parametrize("workers", [2, 3, 8, 16])
 def test_batches_that_come_in_rounds_are_measured_as_they_come(
     loop: Loop, workers: int, cost_ms: float
 ) -> None:
     """Those of so many workers come at once, and the first of them is what is waited for."""
     loop.device.cost_ms = cost_ms
-    for _ in range(48_000 // workers):
+    for _ in range(96_000 // workers):
         loop.steps(1, data_ms=10 * workers)
         loop.steps(workers - 1, data_ms=0)
     assert loop.found()["data"] == pytest.approx(10, rel=0.1)
