@@ -66,8 +66,8 @@ NODE_METRICS = (
 )  # fmt: skip
 PHASES = ("data", "h2d", "forward", "backward", "optimizer", "comm", "other")
 STEP_METRICS = (
-    "steady.step", "steady.device_step", "steady.measured", "steady.data_hidden", "steady.ddp_comm",
-    "steady.ddp_overlapped", "steady.beside.data", "steady.beside.comm",
+    "steady.step", "steady.device_step", "steady.data_hidden", "steady.ddp_comm", "steady.ddp_overlapped",
+    "steady.beside.data", "steady.beside.comm",
     *(f"steady.{phase}" for phase in PHASES), *(f"steady.host.{phase}" for phase in PHASES),
 )  # fmt: skip
 # An epoch every ten minutes begins with one unlike step and ends with an evaluation.

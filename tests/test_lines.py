@@ -17,7 +17,7 @@ from stoker.watch.folder import RunFolder
 from stoker.watch.inside import lines as lines_module
 from stoker.watch.inside.hooks import UNNAMED, phase_on
 from stoker.watch.inside.lines import MAX_TOLD, Lines, is_users
-from stoker.watch.inside.timeline import BACKWARD, OPTIMIZER, OTHER
+from stoker.watch.inside.timeline import OPTIMIZER, OTHER
 from stoker.watch.summary import read_summary
 
 NAMES = ("data", "h2d", "forward")
@@ -45,8 +45,7 @@ def stack(*calls: tuple[str, str, int]) -> FrameType:
 
 
 LOADER = (UNNAMED, "__next__", 1)
-MODEL = (UNNAMED, "span_of_forward", 1)
-LOSS = (UNNAMED, "span_of_backward", 1)
+MODEL = (UNNAMED, "span", 1)
 STEP = ("/env/lib/python3.11/site-packages/torch/optim/optimizer.py", "wrapper", 540)
 TRAIN = ("/u/train.py", "train", 12)
 
@@ -55,11 +54,10 @@ TRAIN = ("/u/train.py", "train", 12)
     ("calls", "phase"),
     [
         ([LOADER], DATA),
-        ([MODEL], FORWARD),
-        ([LOSS, MODEL], BACKWARD),
-        ([MODEL, STEP], FORWARD),
+        ([MODEL, STEP], OPTIMIZER),
         ([STEP], OPTIMIZER),
-        ([("/u/model.py", "forward", 3)], OTHER),
+        ([MODEL], OTHER),
+        ([("/u/loader.py", "__next__", 3)], OTHER),
         ([("/u/mine.py", "wrapper", 3)], OTHER),
         ([], OTHER),
     ],

@@ -166,6 +166,19 @@ class Loop:
         self.data(1)
         spanning(self.line, whole, FORWARD)()
 
+    def steps_in_a_call(self) -> None:
+        """Several of an optimizer's steps in one call, as Lightning has it where one steps by hand."""
+
+        def whole() -> None:
+            for _ in range(3):
+                self.launch(1)
+                self.backward()
+                self.optimizer()
+                self.launch(1)
+
+        self.data(1)
+        spanning(self.line, whole, FORWARD)()
+
     def closure(self) -> None:
         """The optimizer calls the model, as Lightning has it, or a scaler the optimizer."""
         number = id(self.optimizers[ADAM])
@@ -245,7 +258,6 @@ class Loop:
                     pair[0] += count
                     pair[1] += total
         steps = sums.pop("step", [1])
-        sums.pop("measured", None)
         measured = sums.get("device_step", steps)[0]
         found = {name: round(1000 * total / measured, 6) for name, (_, total) in sums.items()}
         return {name: value for name, value in found.items() if value}
@@ -456,13 +468,13 @@ def share_of_time(loop: Loop, run: Callable[[], None]) -> float:
     return cost / (loop.clock.now - began)
 
 
-@pytest.mark.parametrize("cost_ms", [0.0003, 0.003, 0.015, 0.06])
+@pytest.mark.parametrize("cost_ms", [0.001, 0.01, 0.05, 0.2])
 def test_the_dearer_a_mark_the_fewer_steps_are_measured(loop: Loop, cost_ms: float) -> None:
     loop.device.cost_ms = cost_ms
     loop.steps(10 + MIN_MEASURED)
     assert share_of_time(loop, lambda: loop.steps(500)) < 1.5 * BUDGET
     assert loop.marks.measured > MIN_MEASURED + 4
-    assert (loop.marks.stride == 1) == (cost_ms == 0.0003)
+    assert (loop.marks.stride == 1) == (cost_ms == 0.001)
 
 
 def test_however_dear_some_steps_are_measured(loop: Loop) -> None:
@@ -500,20 +512,16 @@ def test_one_long_step_does_not_make_the_short_ones_after_it_dear(loop: Loop) ->
 
 
 def test_where_steps_become_longer_more_of_them_are_measured_soon(loop: Loop) -> None:
-    loop.device.cost_ms = 0.1
-    loop.steps(2000, data_ms=0)
-    usual = loop.marks.stride
-    assert usual > 100
-    loop.steps(60, data_ms=200)
-    assert loop.marks.stride < usual / 20
-    before = loop.marks.measured
-    loop.steps(200, data_ms=200)
-    assert loop.marks.measured > before + 4
+    loop.device.cost_ms = 0.05
+    loop.steps(500, data_ms=0)
+    assert loop.marks.stride > 15
+    loop.steps(STRETCH * MAX_STRIDE, data_ms=200)
+    assert loop.marks.stride < 3
 
 
 def test_a_host_that_runs_ahead_is_measured_by_what_the_device_takes(loop: Loop) -> None:
     """Its own steps are short, whatever marks cost: the device has time enough meanwhile."""
-    loop.device.cost_ms = 0.003
+    loop.device.cost_ms = 0.01
     for _ in range(20):
         for _ in range(20):
             loop.data(0)
@@ -529,7 +537,7 @@ def test_what_the_first_marks_cost_says_nothing_of_the_others(loop: Loop) -> Non
     """The first ones set the device up."""
     loop.device.cost_ms = 5
     loop.steps(2, ahead_ms=100)
-    loop.device.cost_ms = 0.0005
+    loop.device.cost_ms = 0.002
     loop.steps(2 * MIN_MEASURED, ahead_ms=100)
     assert loop.marks.stride < 2
 
@@ -549,27 +557,14 @@ def test_what_the_device_has_passed_by_the_end_is_read(loop: Loop) -> None:
     assert loop.found()["backward"] == pytest.approx(3)
 
 
-def test_each_measured_step_stands_for_those_from_which_it_was_drawn(loop: Loop) -> None:
-    """The first are all measured, later ones few; what waits began later is told in full."""
-    loop.device.cost_ms = 0.01
-    loop.steps(MIN_MEASURED, data_ms=0)
-    loop.steps(2000 - MIN_MEASURED)
-    sums = [block.sums for block in [*loop.line.ready, loop.line.block]]
-    stood_for = sum(each["steady.device_step"][0] for each in sums if "steady.device_step" in each)
-    measured = sum(each["steady.measured"][0] for each in sums if "steady.measured" in each)
-    assert MIN_MEASURED < measured < 200
-    assert stood_for == pytest.approx(2000, rel=0.2)
-    assert loop.found()["data"] == pytest.approx(4 * (1 - MIN_MEASURED / 2000), rel=0.05)
-
-
-@pytest.mark.parametrize("cost_ms", [0.0015, 0.006])
+@pytest.mark.parametrize("cost_ms", [0.005, 0.01, 0.02])
 @pytest.mark.parametrize("workers", [2, 3, 8, 16])
 def test_batches_that_come_in_rounds_are_measured_as_they_come(
     loop: Loop, workers: int, cost_ms: float
 ) -> None:
     """Those of so many workers come at once, and the first of them is what is waited for."""
     loop.device.cost_ms = cost_ms
-    for _ in range(96_000 // workers):
+    for _ in range(48_000 // workers):
         loop.steps(1, data_ms=10 * workers)
         loop.steps(workers - 1, data_ms=0)
     assert loop.found()["data"] == pytest.approx(10, rel=0.1)
@@ -712,6 +707,7 @@ EVENTS: dict[str, Callable[[Loop], None]] = {
     "step of an engine": lambda loop: loop.steps(3, ahead_ms=20, optimizers=(ENGINE,)),
     "epoch": lambda loop: loop.epoch(),
     "step in a call": lambda loop: loop.step_in_a_call(),
+    "steps in a call": lambda loop: loop.steps_in_a_call(),
     "closure": lambda loop: loop.closure(),
     "failure": lambda loop: loop.failure(),
     "evaluation": lambda loop: loop.evaluation(),
@@ -737,8 +733,10 @@ def test_the_short_way_through_a_step_tells_what_the_long_one_does(
             loop.line._has_passed = lambda loader: False  # type: ignore[method-assign]
         loop.steps(steps, optimizers=optimizers)
         assert loop.line.is_light == bool(steps)
+        phases = []
         for name in names:
             EVENTS[name](loop)
+            phases.append(loop.line.current)
         loop.device.capturing = False
         loop.steps(20)
         loop.line.flush()
@@ -747,7 +745,7 @@ def test_the_short_way_through_a_step_tells_what_the_long_one_does(
             for block in loop.line.ready
             for name, sums in sorted(block.sums.items())
         ]
-        told.append((sums, loop.line.steps, loop.line.epochs, loop.marks.measured))
+        told.append((sums, loop.line.steps, loop.line.epochs, loop.marks.measured, phases))
     assert told[0] == told[1]
 
 

@@ -1379,10 +1379,12 @@ def test_what_is_saved_can_be_loaded_without_us(compare: Compare) -> None:
     assert done.code == 0, done.err
     saved = sorted(folder.iterdir())
     assert [each.name for each in saved] == [
-        "copy.pt", "exported.pt2", "loader.pkl", "model.pt", "optimizer.pkl", "scripted.pt",
-        "state.pt", "traced.pt",
+        "copy.pt", "exported.pt2", "exported_strictly.pt2", "loader.pkl", "model.pt", "optimizer.pkl",
+        "scripted.pt", "state.pt", "traced.pt",
     ]  # fmt: skip
-    assert [each.name for each in saved if b"stoker" in each.read_bytes()] == []
+    # What the compiler reads is told with its stack, on which our frame stands.
+    told = [each.name for each in saved if b"stoker" in each.read_bytes()]
+    assert told in ([], ["exported_strictly.pt2"])
     loaded = ran([*words, "load"], compare.cwd, compare.env)
     assert (loaded.code, loaded.out) == (0, done.out), loaded.err
 

@@ -43,6 +43,8 @@ def save():
     torch.jit.script(model).save(FOLDER / "scripted.pt")
     torch.jit.trace(model, X).save(FOLDER / "traced.pt")
     torch.export.save(torch.export.export(model, (X,)), FOLDER / "exported.pt2")
+    strict = torch.export.export(model, (X,), strict=True)
+    torch.export.save(strict, FOLDER / "exported_strictly.pt2")
     (FOLDER / "optimizer.pkl").write_bytes(pickle.dumps(optimizer))
     (FOLDER / "loader.pkl").write_bytes(pickle.dumps(loader))
     print(model(X).item().hex(), copy.deepcopy(optimizer).state_dict()["state"][0]["step"])
@@ -57,6 +59,7 @@ def load():
         torch.jit.load(FOLDER / "scripted.pt"),
         torch.jit.load(FOLDER / "traced.pt"),
         torch.export.load(FOLDER / "exported.pt2").module(),
+        torch.export.load(FOLDER / "exported_strictly.pt2").module(),
         Net(),
     ]
     others[-1].load_state_dict(torch.load(FOLDER / "state.pt")["model"])

@@ -318,9 +318,7 @@ def make_split(stats: Mapping[str, Stat], kind: str) -> Split | None:
     step = stats.get(f"{kind}.step")
     if step is None:
         return None
-    # Each step that was measured on the device stands for those from which it was drawn.
     device = stats.get(f"{kind}.device_step")
-    timed = stats.get(f"{kind}.measured", device)
     # Without a single step measured on the device, the host's own clock is all there is.
     prefix = kind if device is not None or not _has_host(stats, kind) else f"{kind}.host"
     # Of most steps on a device only the length is taken.
@@ -352,7 +350,7 @@ def make_split(stats: Mapping[str, Stat], kind: str) -> Split | None:
         phases={phase: phases[phase] for phase in PHASES if phase in phases},
         data_hidden_s=hidden_data,
         comm_overlapped_s=hidden,
-        device_steps=timed.count if timed is not None else 0,
+        device_steps=device.count if device is not None else 0,
         between_s=between.mean * between.count / (full or step).count if between else 0.0,
     )
 

@@ -6,7 +6,7 @@ import sys
 from _thread import get_ident
 
 from .passing import ANSWERED, SEEN_BACKWARD, SEEN_FORWARD
-from .timeline import BACKWARD, DATA, FORWARD, OPEN, OPTIMIZER, OTHER
+from .timeline import DATA, FORWARD, LOSS, OPEN, OPTIMIZER, OTHER, PREPARE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 
 UNNAMED = "<stoker importlib._bootstrap>"
-# What functions of ours are called on the stack, by the phase that they stand around, and where
-# PyTorch has its own around an optimizer's step. One called `forward` it would take for a model's.
-SPANS = {FORWARD: "span_of_forward", BACKWARD: "span_of_backward"}
-PHASES = {"__next__": DATA, **{name: phase for phase, name in SPANS.items()}}
+# Where PyTorch has its own function around an optimizer's step.
 OPTIMIZERS = "torch/optim/optimizer.py"
 
 
@@ -126,11 +123,11 @@ def within(
 
 
 def phase_on(frame: FrameType | None) -> int:
-    """Return the phase that the frames of a thread are in: the innermost that is known."""
+    """Return the phase of a step that passes by, as far as only the thread's frames tell it."""
     while frame is not None:
         code = frame.f_code
-        if code.co_filename == UNNAMED and code.co_name in PHASES:
-            return PHASES[code.co_name]
+        if code.co_name == "__next__" and code.co_filename == UNNAMED:
+            return DATA
         if code.co_name == "wrapper" and code.co_filename.endswith(OPTIMIZERS):
             return OPTIMIZER
         frame = frame.f_back
@@ -155,15 +152,16 @@ def spanning(
     home: Any = original if isinstance(original, type) else None
 
     def span(*args: Any, **kwargs: Any) -> Any:
-        is_begun = False
+        before, passing, is_begun = OTHER, None, False
         if compiler.asks is None or not compiler.asks():
-            passing = timeline.passing
-            if passing is not None:
-                # Whoever calls: where others call models, too, this thread does in every step.
-                passing.seen = passing.seen & kept | seen
-            elif timeline.current in where and get_ident() == timeline.owner:
-                is_begun = True
-                begins()
+            before, passing = timeline.current, timeline.passing
+            is_begun = before in where and get_ident() == timeline.owner
+        if is_begun and passing is not None:
+            # As `begins` and `ends` do it, without the calls.
+            passing.seen = passing.seen & kept | seen
+            timeline.current = phase
+        elif is_begun:
+            begins()
         try:
             return (original if home is None else home.__call__)(*args, **kwargs)
         except BaseException as error:
@@ -171,9 +169,13 @@ def spanning(
             raise
         finally:
             if is_begun:
-                ends()
+                if passing is None or timeline.passing is not passing:
+                    ends()
+                elif is_forward:
+                    timeline.current = timeline.base if passing.seen & ANSWERED else LOSS
+                else:
+                    timeline.current = FORWARD if before == FORWARD else timeline.base
 
-    span.__code__ = span.__code__.replace(co_name=SPANS[phase])
     return dressed(span, original if home is None else home.__call__)
 
 
@@ -195,6 +197,7 @@ def asking(
         ):
             is_passing = True
             passing.at = passing.seen = 0
+            timeline.current = PREPARE
             # Last: an interrupt comes between two calls, and must not find half a step.
             passing.ends.append(now)
         try:
@@ -229,9 +232,11 @@ def around_steps(
         if compiler.asks is not None and compiler.asks():
             return
         passing = timeline.passing
-        if passing is not None and passing.order[passing.at] == id(optimizer):
+        if passing is not None and passing.order[at := passing.at] == id(optimizer):
             passing.stepped_at = clock()
-            passing.at += 1
+            passing.at = at + 1
+            if timeline.current != FORWARD:
+                timeline.current = OTHER
             return
         if get_ident() != timeline.owner:
             return

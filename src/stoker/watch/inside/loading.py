@@ -1,7 +1,8 @@
 """What loading takes a batch: time on a core, time waiting for one, and the files it opens.
 
 The rest is waiting for something else, such as storage. Only some batches are looked at, at most
-twenty a second; of workers, what they did since the last look.
+twenty a second, and one or two where most steps pass by (passing.py); of workers, what they did
+since the last look.
 """
 
 from __future__ import annotations

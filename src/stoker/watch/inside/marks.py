@@ -22,19 +22,14 @@ if TYPE_CHECKING:
 
     from .device_lines import DeviceLines
 
-# What marks may cost, as a share of the step; when they cost more, fewer steps are measured. What
-# they cost the run is eight times as much, where it does not wait for the device: a measured step
-# goes the long way, through code and memory that the processor has forgotten since the last one.
-BUDGET = 0.0003
-MAX_STRIDE = 1024
+# What measuring may cost, as a share of the step; when it costs more, fewer steps are measured.
+BUDGET = 0.001
+MAX_STRIDE = 96
 # So many steps, and so many evaluated batches, are measured whatever it costs, which is milliseconds
 # in all: short runs are to be known, too.
 MIN_MEASURED = 64
 # How often a step is measured is settled anew after so many of them.
 STRETCH = 16
-# Where steps become so many times as long, as so many of them tell, more are measured at once.
-LONGER = 2.0
-MIN_PASSED = 32
 # What counts of a figure that is far above the others, in times their middle.
 MOST = 4.0
 # Nothing can have been given to the device between two marks that are closer than this.
@@ -80,12 +75,6 @@ class Marks:
         # How many steps there are to a measured one, on average, and to the next.
         self.stride = 1.0
         self._wait = 1
-        # How many steps the one stands for that is due next, and the one that is open.
-        self._weight_due = self._weight = 1
-        # How long steps were that passed by when the stride was settled; 0: not known. And those
-        # since.
-        self._usual_s = 0.0
-        self._passed, self._passed_s = 0, 0.0
         self._pool: list[Any] = []
         self._open: list[tuple[int, Any]] | None = None
         # What marks cost since a step was opened last.
@@ -107,7 +96,7 @@ class Marks:
         self._is_wanted = self._is_fresh = False
         # What is open began where a batch had been evaluated, which is no step's beginning.
         self._is_within = False
-        self._pending: deque[tuple[Step, list[tuple[int, Any]], int]] = deque()
+        self._pending: deque[tuple[Step, list[tuple[int, Any]]]] = deque()
 
     def mark(self, phase: int) -> None:
         """Record where the phase begins, if this step is measured."""
@@ -169,21 +158,9 @@ class Marks:
         """How many steps may pass by before one is due."""
         return self._wait - self._since - 1
 
-    def pass_by(self, steps: int, total_s: float) -> None:
-        """So many steps are over of which only the length was wanted, without any long pause."""
+    def pass_by(self, steps: int) -> None:
+        """So many steps are over of which only the length was wanted."""
         self._since += steps
-        self._passed += steps
-        self._passed_s += total_s
-        if self._passed < MIN_PASSED:
-            return
-        usual_s = self._passed_s / self._passed
-        self._passed, self._passed_s = 0, 0.0
-        if self._usual_s and usual_s > LONGER * self._usual_s:
-            self.stride = max(1.0, self.stride * self._usual_s / usual_s)
-            self._draw_next()
-        elif self._usual_s:
-            return
-        self._usual_s = usual_s
 
     def close_step(self, step: Step, cut: bool, begun: bool) -> None:
         """End the open step, read one that the device has passed, and open the next.
@@ -281,10 +258,9 @@ class Marks:
             self.dropped += self.is_on
             self._pool.extend(event for _, event in events)
             return
-        self._pending.append((step, events, self._weight))
+        self._pending.append((step, events))
 
     def _open_next(self, step: Step, begun: bool) -> None:
-        is_drawn = self._is_sampled(step)
         # The first marks set the device up, and cost what no others do.
         if step.kind == EVALUATION or not self.timeline.is_warming_up:
             self._opened[step.kind == EVALUATION] += 1
@@ -292,21 +268,16 @@ class Marks:
             self._lengths.append(step.length)
             if len(self._costs) >= STRETCH:
                 self._choose_stride()
-        self._weight = self._weight_due if is_drawn else 1
-        self._draw_next()
+        # Drawn, as batches of several workers come in rounds: strides of one length would fall in
+        # step with them, and so would such as hang on the step before.
+        self._wait = 1 + int(self._draw.random() * (2 * self.stride - 1))
+        self._since = 0
         self._cost = 0.0
         if begun:
             self._is_wanted = True
             return
         self._open = []
         self.mark(self.timeline.current)
-
-    def _draw_next(self) -> None:
-        # Drawn, as batches of several workers come in rounds: strides of one length would fall in
-        # step with them, and so would such as hang on the step before.
-        self._wait = 1 + int(self._draw.random() * (2 * self.stride - 1))
-        self._weight_due = round(self.stride)
-        self._since = 0
 
     def _is_sampled(self, step: Step) -> bool:
         return self._opened[step.kind == EVALUATION] >= MIN_MEASURED
@@ -316,7 +287,6 @@ class Marks:
         length = max(_usual(self._lengths), _usual(self._spans))
         if length:
             self.stride = min(MAX_STRIDE, max(1.0, _usual(self._costs) / (BUDGET * length)))
-            self._usual_s = 0.0
         for each in (self._costs, self._lengths, self._spans):
             each.clear()
 
@@ -324,7 +294,7 @@ class Marks:
         """Read the oldest measured step, if the device has passed its last mark."""
         if not self._pending or not self._pending[0][1][-1][1].query():
             return False
-        step, events, weight = self._pending.popleft()
+        step, events = self._pending.popleft()
         totals = [0.0] * COUNT
         for (phase, event), (_, following) in pairwise(events):
             totals[phase] += event.elapsed_time(following) / 1000
@@ -332,15 +302,14 @@ class Marks:
         self.measured += 1
         block = self.timeline.block
         spans = settled(totals, step.has_forward)
-        block.add(f"{step.kind}.measured", sum(spans))
-        block.add(f"{step.kind}.device_step", sum(spans), weight)
+        block.add(f"{step.kind}.device_step", sum(spans))
         self._spans.append(sum(spans))
         for name, span in zip(NAMES, spans, strict=True):
             if span:
-                block.add(f"{step.kind}.{name}", span, weight)
+                block.add(f"{step.kind}.{name}", span)
         hidden = step.host[DATA] - spans[DATA]
         if hidden > 0:
-            block.add(f"{step.kind}.data_hidden", hidden, weight)
+            block.add(f"{step.kind}.data_hidden", hidden)
         return True
 
 

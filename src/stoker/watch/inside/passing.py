@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from _operator import sub
-
 # What was seen of the open step: the model was called, the backward pass was run, the latter last.
 SEEN_FORWARD, SEEN_BACKWARD, ANSWERED = 1, 2, 4
 
@@ -11,8 +9,8 @@ SEEN_FORWARD, SEEN_BACKWARD, ANSWERED = 1, 2, 4
 class Passing:
     """Steps that pass by, each as the one before: of them only the ends are noted, in a list.
 
-    The phases of such a step are not told to the timeline: who wants to know which one is on finds
-    it on the stack.
+    Where such a step waits for data, and where an optimizer steps, is not told to the timeline: who
+    wants to know finds it on the stack.
 
     What notes them stands in the way of every step, with the processor's caches full of other
     things, where a wrapped function takes two microseconds or more: the fewer words the better.
@@ -40,10 +38,6 @@ class Passing:
         self.seen = 0
         self.at = 0
         self.stepped_at = 0.0
-
-    def lengths(self) -> list[float]:
-        """Return how long each step was that is over."""
-        return list(map(sub, self.ends, [self.began, *self.ends]))
 
     def stepped(self) -> list[int]:
         """Return the optimizers that have stepped in the open step."""

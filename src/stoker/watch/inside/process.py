@@ -190,7 +190,7 @@ class Watched:
     def _look(self, me: int, seconds: float) -> None:
         timeline, threads = self.timeline, 0
         current = timeline.current
-        # Of steps that pass by the phases are not told.
+        # Of steps that pass by some phases are not told.
         is_untold = timeline.passing is not None and current in OPEN
         # In a light step nobody says where copies and messages begin.
         is_sure = not (timeline.is_light and current in OPEN)
@@ -200,7 +200,8 @@ class Watched:
             threads += 1
             if ident == timeline.owner and is_untold:
                 phase = hooks.phase_on(frame)
-                self.lines.add(frame, seconds, phase, is_sure=phase not in OPEN)
+                is_told = phase not in OPEN
+                self.lines.add(frame, seconds, phase if is_told else current, is_sure=is_told)
             elif ident != me:
                 phase = current if ident == timeline.owner else len(NAMES)
                 self.lines.add(frame, seconds, phase, is_sure)

@@ -58,7 +58,7 @@ class PyTorch:
         self.is_compiling: Callable[[], bool] = getattr(
             compiler, "is_dynamo_compiling", getattr(compiler, "is_compiling", never)
         )
-        self.compiler = Compiler()
+        self.compiler = Compiler(self.is_compiling)
         self.models = Models(watched, torch, self.compiler)
         self.loading = Loading(watched)
         self._batch_types: set[type] = set()
@@ -67,7 +67,7 @@ class PyTorch:
         """Wrap what is there, and what will be imported later."""
         torch, when = self.torch, self.watched.waiting.when_imported
         self.watched.facts["torch"] = str(torch.__version__)
-        when("torch._dynamo.eval_frame", self._watch_compiler)
+        when("torch._dynamo.symbolic_convert", self._watch_compiler)
         when("torch.utils.data.dataloader", self._watch_loader)
         when("torch.autograd", self._watch_backward)
         when("torch.optim.optimizer", self._watch_optimizer)
@@ -80,15 +80,9 @@ class PyTorch:
             self._watch_cuda()
 
     def _watch_compiler(self, module: Any) -> None:
-        """Ask whether functions are read from when something is to be compiled.
-
-        The module is imported by every optimizer, the context made by what compiles alone.
-        """
-        context = getattr(module, "OptimizeContext", None)
-        if context is None:
-            self.compiler.asks = self.is_compiling
-            return
-        begin = context.__init__
+        """Ask whether our functions are read from when anything is, which this sees first."""
+        translator = module.InstructionTranslator
+        begin = translator.__init__
 
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             hooks.compiler.asks = hooks.is_compiling
@@ -99,7 +93,9 @@ class PyTorch:
                 raise
 
         hooks = self
-        context.__init__ = dressed(__init__, begin)
+        translator.__init__ = dressed(__init__, begin)
+        # Every optimizer imports the compiler; most programs compile nothing.
+        self.compiler.asks = None
 
     # -- loading ---------------------------------------------------------------------
 

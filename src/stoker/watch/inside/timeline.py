@@ -7,7 +7,6 @@ nothing of any framework and does no input or output.
 
 from __future__ import annotations
 
-from _operator import mul
 from time import perf_counter
 
 from .passing import ANSWERED, SEEN_BACKWARD, SEEN_FORWARD, Passing
@@ -53,20 +52,16 @@ class Block:
         self.end = start
         self.sums: dict[str, list[float]] = {}
 
-    def add(self, name: str, value: float, count: int = 1) -> None:
-        """Add one value of one measure, which stands for so many."""
-        self.add_sums(name, count, count * value, count * value * value, value)
-
-    def add_sums(self, name: str, count: int, total: float, squares: float, most: float) -> None:
-        """Add several values of one measure."""
+    def add(self, name: str, value: float) -> None:
+        """Add one value of one measure."""
         sums = self.sums.get(name)
         if sums is None:
-            self.sums[name] = [count, total, squares, most]
+            self.sums[name] = [1, value, value * value, value]
             return
-        sums[0] += count
-        sums[1] += total
-        sums[2] += squares
-        sums[3] = max(sums[3], most)
+        sums[0] += 1
+        sums[1] += value
+        sums[2] += value * value
+        sums[3] = max(sums[3], value)
 
 
 # The names of measures are made once: a step adds ten of them.
@@ -303,14 +298,12 @@ class Timeline:
 
     def optimizer_begins(self, key: int) -> None:
         """An optimizer takes its step."""
-        self._depth += 1
-        if self._depth > 1:
-            return
         passing = self.passing
-        if passing is not None:
-            if passing.order[passing.at] == key:
-                return
+        if passing is not None and not self._depth and passing.order[passing.at] != key:
             self._look_back()
+        self._depth += 1
+        if self._depth > 1 or self.passing is not None:
+            return
         if key in self._stepped:
             self._close_at_last_step()
         self._gap_from = None
@@ -463,10 +456,7 @@ class Timeline:
         if self.marks is None or not self.marks.has_passed():
             return False
         now = self.clock()
-        self.block.add("steady.step", sum(self.totals) + now - self.last)
-        self.steps += 1
-        if now - self.block.start >= BLOCK_S:
-            self._rotate(now)
+        self._add_passed(sum(self.totals) + now - self.last, now)
         self.last = now
         optimizers, is_same = list(self._stepped), self._givers == {loader}
         self._stepped.clear()
@@ -484,14 +474,12 @@ class Timeline:
         if self.passing is None:
             return
         passing, self.passing = self.passing, None
-        lengths, began = passing.lengths(), passing.began
-        if lengths:
-            count, total, most = len(lengths), sum(lengths), max(lengths)
-            self.block.add_sums("steady.step", count, total, sum(map(mul, lengths, lengths)), most)
-            self.steps += count
-            began = passing.ends[-1]
-            if self.marks is not None:
-                self.marks.pass_by(count, total)
+        began = passing.began
+        for end in passing.ends:
+            self._add_passed(end - began, end)
+            began = end
+        if self.marks is not None:
+            self.marks.pass_by(len(passing.ends))
         self._forget_step()
         self._has_forward = self._step_forward = bool(passing.seen & SEEN_FORWARD)
         self._has_backward = bool(passing.seen & SEEN_BACKWARD or passing.at)
@@ -506,6 +494,12 @@ class Timeline:
             self.totals[OTHER] = passing.stepped_at - began
             self.last = passing.stepped_at
             self._tentative = self.totals[:]
+
+    def _add_passed(self, length: float, end: float) -> None:
+        self.block.add("steady.step", length)
+        self.steps += 1
+        if end - self.block.start >= BLOCK_S:
+            self._rotate(end)
 
     def _forget_step(self) -> None:
         self.totals, self._micro = [0.0] * COUNT, [0.0] * COUNT
