@@ -17,7 +17,7 @@ from stoker.watch.folder import RunFolder
 from stoker.watch.inside import lines as lines_module
 from stoker.watch.inside.hooks import UNNAMED, phase_on
 from stoker.watch.inside.lines import MAX_TOLD, Lines, is_users
-from stoker.watch.inside.timeline import OPTIMIZER, OTHER
+from stoker.watch.inside.timeline import LOSS, OPTIMIZER
 from stoker.watch.summary import read_summary
 
 NAMES = ("data", "h2d", "forward")
@@ -56,17 +56,17 @@ TRAIN = ("/u/train.py", "train", 12)
         ([LOADER], DATA),
         ([MODEL, STEP], OPTIMIZER),
         ([STEP], OPTIMIZER),
-        ([MODEL], OTHER),
-        ([("/u/loader.py", "__next__", 3)], OTHER),
-        ([("/u/mine.py", "wrapper", 3)], OTHER),
-        ([], OTHER),
+        ([MODEL], LOSS),
+        ([("/u/loader.py", "__next__", 3)], LOSS),
+        ([("/u/mine.py", "wrapper", 3)], LOSS),
+        ([], LOSS),
     ],
 )
 def test_the_phase_of_a_step_that_passes_by_is_found_on_the_stack(
     calls: list[tuple[str, str, int]], phase: int
 ) -> None:
     inner = (LIBRARY, "linear", 7)
-    assert phase_on(stack(inner, *calls, TRAIN)) == phase
+    assert phase_on(stack(inner, *calls, TRAIN), LOSS) == phase
 
 
 def told(lines: Lines) -> list[tuple[object, ...]]:

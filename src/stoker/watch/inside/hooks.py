@@ -122,8 +122,8 @@ def within(
     return dressed(span, original)
 
 
-def phase_on(frame: FrameType | None) -> int:
-    """Return the phase of a step that passes by, as far as only the thread's frames tell it."""
+def phase_on(frame: FrameType | None, told: int) -> int:
+    """Return the phase of a step that passes by: what the thread's frames tell, or what was told."""
     while frame is not None:
         code = frame.f_code
         if code.co_name == "__next__" and code.co_filename == UNNAMED:
@@ -131,7 +131,7 @@ def phase_on(frame: FrameType | None) -> int:
         if code.co_name == "wrapper" and code.co_filename.endswith(OPTIMIZERS):
             return OPTIMIZER
         frame = frame.f_back
-    return OTHER
+    return told
 
 
 def spanning(

@@ -199,9 +199,8 @@ class Watched:
         for ident, frame in sys._current_frames().items():
             threads += 1
             if ident == timeline.owner and is_untold:
-                phase = hooks.phase_on(frame)
-                is_told = phase not in OPEN
-                self.lines.add(frame, seconds, phase if is_told else current, is_sure=is_told)
+                phase = hooks.phase_on(frame, current)
+                self.lines.add(frame, seconds, phase, is_sure=phase not in OPEN)
             elif ident != me:
                 phase = current if ident == timeline.owner else len(NAMES)
                 self.lines.add(frame, seconds, phase, is_sure)
