@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 
 # Made anew with the part that is written in C.
-.venv/ready: pyproject.toml scripts/setup hatch_build.py $(wildcard src/stoker/data/_*.c src/stoker/data/*/_*.c src/stoker/data/*/*.h)
+.venv/ready: pyproject.toml scripts/setup hatch_build.py $(wildcard src/stoker/watch/inside/_*.c src/stoker/data/_*.c src/stoker/data/*/_*.c src/stoker/data/*/*.h)
 	PYTHON=$(PYTHON) scripts/setup
 
 # PyTorch, then what builds on it, then TensorFlow: environments apart from Stoker's own.

@@ -16,9 +16,11 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 # Each has a twin in Python.
-FOLDER = Path("src/stoker/data")
+FOLDER = Path("src/stoker")
 # What else they need.
 LIBRARIES = {"_jpeg.c": ["-ljpeg"]}
+# Made with the stable interface: for every Python, as they run inside the user's.
+STABLE = {"_opens.c"}
 
 
 class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,type-arg,unused-ignore]
@@ -30,7 +32,9 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,type-arg,unused-
             return
         root = Path(self.root)
         for source in sorted((root / FOLDER).rglob("_*.c")):
-            made = source.with_name(source.stem + sysconfig.get_config_var("EXT_SUFFIX"))
+            is_stable = source.name in STABLE
+            suffix = ".abi3.so" if is_stable else sysconfig.get_config_var("EXT_SUFFIX")
+            made = source.with_name(source.stem + suffix)
             if _compile(source, made):
                 build_data["pure_python"] = False
                 build_data["infer_tag"] = True

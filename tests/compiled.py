@@ -18,7 +18,7 @@ import pytest
 
 from stoker.data.pictures import decode, picture
 
-FOLDER = Path(__file__).parent.parent / "src/stoker/data"
+FOLDER = Path(__file__).parent.parent / "src/stoker"
 LIBRARIES = {"_jpeg": ["-ljpeg"]}
 # What is said of headers and libraries that are not installed, and what they are.
 ABSENT = {"Python.h: No such file": "Python", "jpeglib.h: No such file": "libjpeg-turbo"}

@@ -64,10 +64,10 @@ LOOKING = """
 import sys
 from types import SimpleNamespace
 from stoker.watch.inside.loading import Loading
-from stoker.watch.inside.process import Opens
+from stoker.watch.inside.opens import make_opens
 from stoker.watch.inside.timeline import Timeline
-watched = SimpleNamespace(timeline=Timeline(0), opens=Opens(), give_up_on=print)
-sys.addaudithook(watched.opens.hook)
+watched = SimpleNamespace(timeline=Timeline(0), opens=make_opens(), give_up_on=print)
+watched.opens.start()
 loading = Loading(watched)
 loading.end(loading.begin(object()))
 assert "loading.core" in watched.timeline.block.sums

@@ -13,6 +13,7 @@ from . import hooks
 from .haste import Haste
 from .imports import Waiting
 from .lines import Lines
+from .opens import make_opens
 from .post import Post
 from .timeline import NAMES, OPEN, Block, Timeline
 
@@ -72,7 +73,7 @@ class Watched:
         self.asked: dict[str, Callable[[], object]] = {}
         self.notes: list[str] = []
         self.rank, self.world = rank_of_process(), world_of_process()
-        self.opens = Opens()
+        self.opens = make_opens()
         self.is_child = False
         self.cost_s = 0.0
         self._wall = time.time() - time.perf_counter()
@@ -91,7 +92,10 @@ class Watched:
         sys.meta_path.insert(0, self.waiting)
         hooks.wait_for_frameworks(self)
         self.haste.install()
-        sys.addaudithook(self.opens.hook)  # type: ignore[arg-type]
+        try:
+            self.opens.start()
+        except Exception as error:
+            self.give_up_on("the count of files", error)
         os.register_at_fork(
             before=self._before_fork, after_in_parent=self._resume, after_in_child=self._be_child
         )
@@ -316,26 +320,6 @@ class Watched:
     def _flush_at_end(self) -> None:
         # Children of multiprocessing end with os._exit, which runs no atexit functions.
         sys.modules["multiprocessing.util"].Finalize(None, self.flush, exitpriority=0)
-
-
-class Opens:
-    """Counts files that are opened, as a key of a dictionary in which Python looks up its events.
-
-    Loading one batch is twenty events, none of them a file. `dict.get` is a hook that takes no
-    Python code to pass over them: only the event that has this key's hash is compared with it.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.hook = {self: None}.get
-
-    def __hash__(self) -> int:
-        return hash("open")
-
-    def __eq__(self, other: object) -> bool:
-        opened = other == "open"
-        self.count += opened
-        return opened  # a lookup that is not told it has found its key may come by again
 
 
 def _is_spawned() -> bool:
