@@ -44,7 +44,7 @@ def stack(*calls: tuple[str, str, int]) -> FrameType:
     return cast(FrameType, frame)
 
 
-LOADER = (UNNAMED, "__next__", 1)
+LOADER = ("/env/lib/python3.11/site-packages/torch/utils/data/dataloader.py", "__next__", 733)
 MODEL = (UNNAMED, "span", 1)
 STEP = ("/env/lib/python3.11/site-packages/torch/optim/optimizer.py", "wrapper", 540)
 TRAIN = ("/u/train.py", "train", 12)

@@ -6,11 +6,14 @@ import weakref
 from _thread import get_ident
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compiled import compiled
+from stoker.watch.inside.gates import Gates
 from stoker.watch.inside.hooks import NOBODY, around_steps, asking, spanning
 from stoker.watch.inside.marks import (
     BUDGET,
@@ -94,7 +97,8 @@ class Loader:
         self.loop = loop
         self.ms = 0.0
         self.is_over = False
-        self.ask = asking(loop.line, Loader.load, Loader.ask_at_length)
+        wrapper = asking(loop.line, Loader.load, Loader.ask_at_length)
+        self.ask = loop.gated(wrapper, "asking", Loader.load)
 
     def load(self) -> None:
         self.loop.clock.move(self.ms)
@@ -115,7 +119,7 @@ class Loader:
 class Loop:
     """A loop whose host takes 0.1 ms to give the device each piece of work."""
 
-    def __init__(self) -> None:
+    def __init__(self, native: Any = None) -> None:
         self.clock = Clock()
         self.device = FakeDevice(self.clock)
         self.line = Timeline(owner=get_ident(), clock=self.clock)
@@ -125,9 +129,22 @@ class Loop:
         )
         self.marks.is_on = True
         self.line.marks = self.marks
+        self.gates = Gates(self.line, native)
+        self.gates.open()
         self.loaders = {TRAIN: Loader(self), VALID: Loader(self)}
         self.optimizers = {ADAM: object(), SGD: object()}
-        self.before, self.after = around_steps(self.line, NOBODY, lambda optimizer: None)
+        before, after = around_steps(self.line, NOBODY, lambda optimizer: None)
+        self.before, self.after = self.gated(before, "before"), self.gated(after, "after")
+
+    def gated(self, wrapper: Any, way: str, original: Any = None) -> Any:
+        """Return a wrapper, with a gate before it if there are any."""
+        place = type("Place", (), {})
+        self.gates.put(place, "call", wrapper, way, original or wrapper)
+        return vars(place)["call"]
+
+    def model(self, call: Callable[..., object]) -> Any:
+        """Return a model that is called so, watched."""
+        return self.gated(spanning(self.line, call, FORWARD), "forward", call)
 
     def data(self, ms: float, loader: int = TRAIN) -> None:
         asked = self.loaders[loader]
@@ -150,10 +167,11 @@ class Loop:
         self.device.work(ms)
 
     def forward(self, ms: float = 2) -> None:
-        spanning(self.line, self.launch, FORWARD)(ms)
+        self.model(self.launch)(ms)
 
     def backward(self, ms: float = 3) -> None:
-        spanning(self.line, self.launch, BACKWARD, where=OPEN | {FORWARD})(ms)
+        wrapper = spanning(self.line, self.launch, BACKWARD, where=OPEN | {FORWARD})
+        self.gated(wrapper, "backward", self.launch)(ms)
 
     def step_in_a_call(self) -> None:
         """The forward pass, the backward pass and the optimizer, all in one call of the model."""
@@ -164,7 +182,7 @@ class Loop:
             self.optimizer()
 
         self.data(1)
-        spanning(self.line, whole, FORWARD)()
+        self.model(whole)()
 
     def steps_in_a_call(self) -> None:
         """Several of an optimizer's steps in one call, as Lightning has it where one steps by hand."""
@@ -177,7 +195,7 @@ class Loop:
                 self.launch(1)
 
         self.data(1)
-        spanning(self.line, whole, FORWARD)()
+        self.model(whole)()
 
     def closure(self) -> None:
         """The optimizer calls the model, as Lightning has it, or a scaler the optimizer."""
@@ -209,7 +227,7 @@ class Loop:
 
     def failure(self) -> None:
         with suppress(ZeroDivisionError):
-            spanning(self.line, lambda: 1 // 0, FORWARD)()
+            self.model(lambda: 1 // 0)()
 
     def optimizer(self, ms: float = 1, key: int = ADAM) -> None:
         self.before(self.optimizers[key], (), {})
@@ -717,17 +735,18 @@ EVENTS: dict[str, Callable[[Loop], None]] = {
 }
 
 
+@pytest.mark.parametrize("has_gates", [False, True])
 @given(
     st.lists(st.sampled_from(sorted(EVENTS)), max_size=80),
     st.sampled_from((0, 20 + MIN_MEASURED)),
     st.sampled_from(((ADAM,), (ADAM, SGD), (ENGINE,))),
 )
 def test_the_short_way_through_a_step_tells_what_the_long_one_does(
-    names: list[str], steps: int, optimizers: Sequence[int]
+    has_gates: bool, names: list[str], steps: int, optimizers: Sequence[int]
 ) -> None:
     told = []
     for is_short in (True, False):
-        loop = Loop()
+        loop = Loop(compiled("_gate") if has_gates and is_short else None)
         loop.device.cost_ms = 0.05
         if not is_short:
             loop.line._has_passed = lambda loader: False  # type: ignore[method-assign]

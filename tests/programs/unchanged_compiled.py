@@ -52,6 +52,22 @@ def work_on_a_device():
         watched.timeline.marks.is_on = True
 
 
+def check_gates(are_there):
+    """Where gates were compiled they are there until the first compiler comes, and not after."""
+    gates = sys.modules.get("_stoker_inside.gates")
+    if gates is not None and gates.NATIVE is not None:
+        for kind in (Net, Broken):
+            assert (type(vars(kind)["__call__"]).__name__ == "Gate") == are_there, kind
+
+
+def train_uncompiled():
+    """Models of both classes, for long enough that most steps pass by."""
+    for kind in (Net, Broken):
+        model = kind()
+        loop(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    check_gates(are_there=True)
+
+
 def counted(name, train):
     """Run one way to train, and keep the compiler's own counts of it."""
     torch._dynamo.reset()
@@ -88,7 +104,8 @@ class Broken(Net):
 
     def forward(self, x):
         x = super().forward(x)
-        torch._dynamo.graph_break()
+        if torch.compiler.is_compiling():
+            torch._dynamo.graph_break()
         return x + 1
 
 
@@ -187,6 +204,7 @@ def after_training(backend):
 
 if "device" in sys.argv:
     work_on_a_device()
+    train_uncompiled()
 for name, train in {
     "a model": of_model,
     "a model with a graph break": lambda backend: of_model(backend, Broken),
@@ -199,4 +217,6 @@ for name, train in {
     "a model after training": after_training,
 }.items():
     counted(name, train)
+if "device" in sys.argv:
+    check_gates(are_there=False)
 print(json.dumps(told))

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 UNNAMED = "<stoker importlib._bootstrap>"
-# Where PyTorch has its own function around an optimizer's step.
+# Where PyTorch gives batches, and where it has its own function around an optimizer's step.
+LOADERS = "torch/utils/data/dataloader.py"
 OPTIMIZERS = "torch/optim/optimizer.py"
 
 
@@ -72,17 +73,22 @@ def drop_frame(error: BaseException) -> None:
 
 
 def dressed(wrapper: Callable[..., Any], original: Any) -> Callable[..., Any]:
-    """Give a wrapper the names and the documentation of what it wraps."""
-    for name in ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__"):
-        try:
-            setattr(wrapper, name, getattr(original, name))
-        except (AttributeError, TypeError):
-            continue
-    wrapper.__wrapped__ = original  # type: ignore[attr-defined]
+    """Make a wrapper look like what it wraps."""
+    named(wrapper, original).__wrapped__ = original
     # `warnings` passes over frames of the import system when it names the place of a warning.
     wrapper.__code__ = wrapper.__code__.replace(co_filename=UNNAMED)
     _leave_uncompiled(wrapper.__code__)
     return wrapper
+
+
+def named(one: Any, other: Any) -> Any:
+    """Give one the names and the documentation of the other."""
+    for name in ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__"):
+        try:
+            setattr(one, name, getattr(other, name))
+        except (AttributeError, TypeError):
+            continue
+    return one
 
 
 def _leave_uncompiled(code: Any) -> None:
@@ -93,6 +99,20 @@ def _leave_uncompiled(code: Any) -> None:
     elif hasattr(native, "set_code_exec_strategy"):
         action = native._FrameAction
         native.set_code_exec_strategy(code, native._FrameExecStrategy(action.SKIP, action.DEFAULT))
+
+
+def seen_by(see: Callable[[], None], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `original` with something before it that sees it is called."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        see()
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            drop_frame(error)
+            raise
+
+    return dressed(call, original)
 
 
 def within(
@@ -126,7 +146,7 @@ def phase_on(frame: FrameType | None, told: int) -> int:
     """Return the phase of a step that passes by: what the thread's frames tell, or what was told."""
     while frame is not None:
         code = frame.f_code
-        if code.co_name == "__next__" and code.co_filename == UNNAMED:
+        if code.co_name == "__next__" and code.co_filename.endswith(LOADERS):
             return DATA
         if code.co_name == "wrapper" and code.co_filename.endswith(OPTIMIZERS):
             return OPTIMIZER
@@ -204,8 +224,7 @@ def asking(
             return following(self) if is_passing else otherwise(self)
         except BaseException as error:
             if is_passing:
-                timeline.current = DATA
-                timeline.data_ends(id(self), got=False)
+                timeline.batch_fails(self)
             drop_frame(error)
             raise
 

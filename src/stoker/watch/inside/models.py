@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .gates import Gates
     from .process import Watched
 
 # Optimizers that are looked at; each costs one pass over all objects, once.
@@ -31,11 +32,12 @@ ASK_S = 0.02
 class Models:
     """The outermost models of this process."""
 
-    def __init__(self, watched: Watched, torch: Any, compiler: Compiler) -> None:
+    def __init__(self, watched: Watched, torch: Any, compiler: Compiler, gates: Gates) -> None:
         self.watched = watched
         self.timeline = watched.timeline
         self.torch = torch
         self.compiler = compiler
+        self.gates = gates
         self._seen: dict[int, weakref.ref[Any]] = {}
         self._looks = 0
         self._is_patient = True
@@ -118,14 +120,11 @@ class Models:
         if kind in self._classes:
             return
         self._classes.add(kind)
-        timeline = self.timeline
         module = self.torch.nn.Module
-        kind.__call__ = spanning(
-            timeline,
-            module if kind.__call__ is module.__call__ else kind.__call__,
-            FORWARD,
-            self.compiler,
-        )
+        known = self.gates.behind(kind.__call__)
+        original = module if known is module.__call__ else known
+        wrapper = spanning(self.timeline, original, FORWARD, self.compiler)
+        self.gates.put(kind, "__call__", wrapper, "forward", original)
 
     def _note(self, roots: list[Any], optimizer: Any) -> None:
         root = max(roots, key=_size)

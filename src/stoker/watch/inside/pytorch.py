@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from _thread import get_ident
 
+from .gates import Gates
 from .hooks import (
     Compiler,
     around_steps,
@@ -17,6 +18,7 @@ from .hooks import (
     dressed,
     drop_frame,
     never,
+    seen_by,
     spanning,
     stepping,
     within,
@@ -59,7 +61,8 @@ class PyTorch:
             compiler, "is_dynamo_compiling", getattr(compiler, "is_compiling", never)
         )
         self.compiler = Compiler(self.is_compiling)
-        self.models = Models(watched, torch, self.compiler)
+        self.gates = Gates(self.timeline)
+        self.models = Models(watched, torch, self.compiler, self.gates)
         self.loading = Loading(watched)
         self._batch_types: set[type] = set()
 
@@ -67,7 +70,9 @@ class PyTorch:
         """Wrap what is there, and what will be imported later."""
         torch, when = self.torch, self.watched.waiting.when_imported
         self.watched.facts["torch"] = str(torch.__version__)
-        when("torch._dynamo.symbolic_convert", self._watch_compiler)
+        when("torch._dynamo.symbolic_convert", self._watch_reading)
+        when("torch._dynamo.eval_frame", self._watch_compiling)
+        when("torch._dynamo.convert_frame", self._watch_capturing)
         when("torch.utils.data.dataloader", self._watch_loader)
         when("torch.autograd", self._watch_backward)
         when("torch.optim.optimizer", self._watch_optimizer)
@@ -79,23 +84,30 @@ class PyTorch:
         if torch.version.cuda or torch.version.hip:
             self._watch_cuda()
 
-    def _watch_compiler(self, module: Any) -> None:
+    # -- compiling -------------------------------------------------------------------
+    # Every optimizer imports the compiler; most programs compile nothing.
+
+    def _watch_reading(self, module: Any) -> None:
         """Ask whether our functions are read from when anything is, which this sees first."""
+
+        def see() -> None:
+            self.compiler.asks = self.is_compiling
+            self.gates.close()
+
         translator = module.InstructionTranslator
-        begin = translator.__init__
-
-        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-            hooks.compiler.asks = hooks.is_compiling
-            try:
-                begin(self, *args, **kwargs)
-            except BaseException as error:
-                drop_frame(error)
-                raise
-
-        hooks = self
-        translator.__init__ = dressed(__init__, begin)
-        # Every optimizer imports the compiler; most programs compile nothing.
+        translator.__init__ = seen_by(see, translator.__init__)
         self.compiler.asks = None
+
+    def _watch_compiling(self, module: Any) -> None:
+        """Have no gates when something is to be compiled, which holds on to our functions."""
+        context = module.OptimizeContext
+        context.__init__ = seen_by(self.gates.close, context.__init__)
+        self.gates.open()
+
+    def _watch_capturing(self, module: Any) -> None:
+        """The same, where a model's graph is captured without compiling it."""
+        if hasattr(module, "get_traced_fn"):
+            module.get_traced_fn = seen_by(self.gates.close, module.get_traced_fn)
 
     # -- loading ---------------------------------------------------------------------
 
@@ -136,7 +148,8 @@ class PyTorch:
             return batch
 
         hooks = self
-        iterator.__next__ = asking(timeline, following, dressed(__next__, following))
+        wrapper = asking(timeline, following, dressed(__next__, following))
+        self.gates.put(iterator, "__next__", wrapper, "asking")
 
     def _watch_epochs(self, loader: Any) -> None:
         timeline = self.timeline
@@ -209,14 +222,15 @@ class PyTorch:
         timeline = self.timeline
         for name in ("backward", "grad"):
             original = getattr(module, name)
-            watched = spanning(timeline, original, BACKWARD, self.compiler, BACKWARD_MAY_BEGIN)
-            setattr(module, name, watched)
+            wrapper = spanning(timeline, original, BACKWARD, self.compiler, BACKWARD_MAY_BEGIN)
+            setattr(module, name, wrapper)
+        self.gates.put(module, "backward", module.backward, "backward")
 
     def _watch_optimizer(self, module: Any) -> None:
         timeline, compiler = self.timeline, self.compiler
         before, after = around_steps(timeline, compiler, self.models.look)
-        module.register_optimizer_step_pre_hook(before)
-        module.register_optimizer_step_post_hook(after)
+        self.gates.register(module.register_optimizer_step_pre_hook, before, "before")
+        self.gates.register(module.register_optimizer_step_post_hook, after, "after")
         zero_grad = module.Optimizer.zero_grad
         module.Optimizer.zero_grad = within(timeline, zero_grad, OPTIMIZER, compiler)
 

@@ -18,7 +18,7 @@ from _thread import get_ident
 from importlib import import_module
 
 from .graph_meter import Meter
-from .hooks import Compiler, dressed, drop_frame, never, spanning, stepping
+from .hooks import Compiler, dressed, drop_frame, never, seen_by, spanning, stepping
 from .tf_data import note_pipeline
 from .timeline import BACKWARD, DATA, FORWARD, LOSS, OTHER, PREPARE, Timeline
 
@@ -432,12 +432,12 @@ class TensorFlow:
                 self.tracing.has_gradient = True
 
         spanned = spanning(timeline, tape.gradient, BACKWARD, self.compiler)
-        tape.gradient = _noting(spanned, note)
+        tape.gradient = seen_by(note, spanned)
 
     def _watch_traced_optimizer(self, module: Any) -> None:
         """See which functions hold an optimizer's step; keras.py sees the steps outside them."""
         for kind in classes_with(module, "apply"):
-            kind.apply = _noting(kind.apply, self._note_optimizer)
+            kind.apply = seen_by(self._note_optimizer, kind.apply)
 
     def _note_optimizer(self) -> None:
         if self.is_eager():
@@ -449,21 +449,7 @@ class TensorFlow:
         """Keras 2, which lives on as `tf_keras`."""
         for kind in classes_with(module, "apply_gradients"):
             step = stepping(self.timeline, kind.apply_gradients, self.compiler)
-            kind.apply_gradients = _noting(step, self._note_optimizer)
-
-
-def _noting(original: Callable[..., Any], note: Callable[[], None]) -> Callable[..., Any]:
-    """Return `original`, with something noted at every call."""
-
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        note()
-        try:
-            return original(*args, **kwargs)
-        except BaseException as error:
-            drop_frame(error)
-            raise
-
-    return dressed(noted, original)
+            kind.apply_gradients = seen_by(self._note_optimizer, step)
 
 
 def classes_with(module: Any, method: str) -> list[Any]:

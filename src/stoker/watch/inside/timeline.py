@@ -14,6 +14,7 @@ from .passing import ANSWERED, SEEN_BACKWARD, SEEN_FORWARD, Passing
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from .marks import Marks
 
@@ -101,6 +102,8 @@ class Timeline:
         # Set by the hooks of a device that works asynchronously; see marks.py.
         self.marks: Marks | None = None
         self.on_step: Callable[[], None] | None = None
+        # Set by gates.py where they note steps that pass by.
+        self.passing_type: Callable[..., Any] = Passing
         self.reset(owner)
 
     def reset(self, owner: int) -> None:
@@ -253,6 +256,11 @@ class Timeline:
         self._gap_from = self.totals[:]
         self._has_ended = True
         self.switch(OTHER)
+
+    def batch_fails(self, loader: object) -> None:
+        """A loader that was asked while steps pass by has no more, or fails."""
+        self.current = DATA
+        self.data_ends(id(loader), got=False)
 
     def forward_begins(self) -> None:
         """The model is called."""
@@ -465,7 +473,7 @@ class Timeline:
         self.current = DATA
         if is_same and loader is not None and self.marks.left > 0:
             until = self.block.start + BLOCK_S
-            self.passing = Passing(loader, optimizers, now, self.marks.left, until)
+            self.passing = self.passing_type(loader, optimizers, now, self.marks.left, until)
         self._givers.clear()
         return True
 
