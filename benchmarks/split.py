@@ -14,7 +14,7 @@ On a GPU the delays of forward, backward and optimizer are kernels that spin, an
 a copy of pageable memory; what data may cost there is what the step grew by, by the program's own
 clock, less what was planted on the GPU. Loops of two ranks run on the CPU only (gloo).
 `--busy` makes the delays compute instead of sleep; that needs a core for each worker.
-`--merge` joins files of several commands, as the lent machine's ten minutes make necessary.
+`--merge` joins files of several commands.
 """
 
 from __future__ import annotations
