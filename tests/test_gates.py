@@ -20,7 +20,8 @@ from compiled import compiled
 from stoker.watch.inside.gates import Gates
 from stoker.watch.inside.hooks import NOBODY, around_steps, asking, dressed, spanning
 from stoker.watch.inside.passing import SEEN_FORWARD
-from stoker.watch.inside.timeline import FORWARD, LOSS, OTHER, PREPARE, Timeline
+from stoker.watch.inside.phases import FORWARD, LOSS, OTHER, PREPARE
+from stoker.watch.inside.timeline import Timeline
 
 NEVER = float("inf")
 

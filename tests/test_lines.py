@@ -17,7 +17,7 @@ from stoker.watch.folder import RunFolder
 from stoker.watch.inside import lines as lines_module
 from stoker.watch.inside.hooks import UNNAMED, phase_on
 from stoker.watch.inside.lines import MAX_TOLD, Lines, is_users
-from stoker.watch.inside.timeline import LOSS, OPTIMIZER
+from stoker.watch.inside.phases import LOSS, OPTIMIZER
 from stoker.watch.summary import read_summary
 
 NAMES = ("data", "h2d", "forward")

@@ -23,7 +23,8 @@ from stoker.watch.inside.marks import (
     STRETCH,
     Marks,
 )
-from stoker.watch.inside.timeline import BACKWARD, FORWARD, OPEN, Timeline
+from stoker.watch.inside.phases import BACKWARD, FORWARD, OPEN
+from stoker.watch.inside.timeline import Timeline
 from test_timeline import ADAM, SGD, TRAIN, VALID, Clock
 
 # A step with one batch has this many marks, the one that opens it among them.

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from stoker.watch.inside.marks import MIN_MEASURED
+from stoker.watch.inside.phases import OPEN, PREPARE
 from stoker.watch.inside.process import Watched
 from stoker.watch.inside.pytorch import PyTorch
-from stoker.watch.inside.timeline import OPEN, PREPARE
 from test_marks import Loop
 
 

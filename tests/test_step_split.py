@@ -20,7 +20,7 @@ import pytest
 from extensions import torch_extensions
 from patience import Done, patiently, run_ranks
 from stoker.engine.rank_variables import free_ports
-from stoker.watch.inside.timeline import NAMES
+from stoker.watch.inside.phases import NAMES
 from stoker.watch.series import Stat, merged, read_series
 
 HERE = Path(__file__).parent

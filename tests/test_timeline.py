@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.watch.inside.timeline import COMM, H2D, OTHER, Timeline
+from stoker.watch.inside.phases import COMM, H2D, OTHER
+from stoker.watch.inside.timeline import Timeline
 
 TRAIN, VALID = 1, 2
 ADAM, SGD = 10, 11

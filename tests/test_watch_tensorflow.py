@@ -24,8 +24,9 @@ import pytest
 from patience import patiently
 from stoker.watch.folder import RunFolder
 from stoker.watch.inside.graph_meter import Meter
+from stoker.watch.inside.phases import GRAPH, OTHER
 from stoker.watch.inside.tensorflow import TensorFlow, Traced
-from stoker.watch.inside.timeline import GRAPH, OTHER, Timeline
+from stoker.watch.inside.timeline import Timeline
 from stoker.watch.summary import Rank, Split, read_summary
 
 ROOT = Path(__file__).parent.parent

@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <structmember.h>
 
-/* As in timeline.py and passing.py. */
+/* As in phases.py and passing.py. */
 enum { DATA, H2D, FORWARD, BACKWARD, OPTIMIZER, COMM, GRAPH, OTHER, PREPARE, LOSS };
 enum { SEEN_FORWARD = 1, SEEN_BACKWARD = 2, ANSWERED = 4 };
 static const unsigned OPEN = 1u << OTHER | 1u << PREPARE | 1u << LOSS | 1u << OPTIMIZER;

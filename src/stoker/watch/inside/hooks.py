@@ -6,7 +6,7 @@ import sys
 from _thread import get_ident
 
 from .passing import ANSWERED, SEEN_BACKWARD, SEEN_FORWARD
-from .timeline import DATA, FORWARD, LOSS, OPEN, OPTIMIZER, OTHER, PREPARE
+from .phases import DATA, FORWARD, LOSS, OPEN, OPTIMIZER, OTHER, PREPARE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from _thread import get_ident
 from importlib import import_module
 
 from .hooks import Compiler, dressed, never, spanning, stepping
+from .phases import FORWARD, OPEN, OTHER
 from .tensorflow import classes_with
-from .timeline import FORWARD, OPEN, OTHER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,13 +14,15 @@ from random import Random
 from time import perf_counter
 from typing import Any, Protocol
 
-from .timeline import COUNT, DATA, EVALUATION, NAMES, Step, Timeline, settled
+from .block import EVALUATION, Step
+from .phases import COUNT, DATA, settled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .device_lines import DeviceLines
+    from .timeline import Timeline
 
 # What measuring may cost, as a share of the step; when it costs more, fewer steps are measured.
 BUDGET = 0.001
@@ -304,9 +306,7 @@ class Marks:
         spans = settled(totals, step.has_forward)
         block.add(f"{step.kind}.device_step", sum(spans))
         self._spans.append(sum(spans))
-        for name, span in zip(NAMES, spans, strict=True):
-            if span:
-                block.add(f"{step.kind}.{name}", span)
+        block.add_phases(step.kind, spans)
         hidden = step.host[DATA] - spans[DATA]
         if hidden > 0:
             block.add(f"{step.kind}.data_hidden", hidden)

@@ -11,7 +11,7 @@ import weakref
 from _thread import get_ident
 
 from .hooks import Compiler, dressed, drop_frame, spanning
-from .timeline import FORWARD
+from .phases import FORWARD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,12 +10,14 @@ import sys
 import time
 
 from . import hooks
+from .block import Block
 from .haste import Haste
 from .imports import Waiting
 from .lines import Lines
 from .opens import make_opens
+from .phases import NAMES, OPEN
 from .post import Post
-from .timeline import NAMES, OPEN, Block, Timeline
+from .timeline import Timeline
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from .hooks import (
 from .loader_facts import loader_facts
 from .loading import Loading
 from .models import Models
-from .timeline import BACKWARD, COMM, FORWARD, H2D, OPEN, OPTIMIZER, OTHER
+from .phases import BACKWARD, COMM, FORWARD, H2D, OPEN, OPTIMIZER, OTHER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from importlib import import_module
 
 from .graph_meter import Meter
 from .hooks import Compiler, dressed, drop_frame, never, seen_by, spanning, stepping
+from .phases import BACKWARD, DATA, FORWARD, LOSS, OTHER, PREPARE
 from .tf_data import note_pipeline
-from .timeline import BACKWARD, DATA, FORWARD, LOSS, OTHER, PREPARE, Timeline
+from .timeline import Timeline
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

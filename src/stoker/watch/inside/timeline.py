@@ -9,7 +9,20 @@ from __future__ import annotations
 
 from time import perf_counter
 
+from .block import BLOCK_S, EVALUATION, FIRST, STEADY, TRACED, WARMUP, Block, Step
 from .passing import ANSWERED, SEEN_BACKWARD, SEEN_FORWARD, Passing
+from .phases import (
+    BACKWARD,
+    COUNT,
+    DATA,
+    FORWARD,
+    GRAPH,
+    LOSS,
+    OPTIMIZER,
+    OTHER,
+    PREPARE,
+    settled,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,80 +31,14 @@ if TYPE_CHECKING:
 
     from .marks import Marks
 
-# The phases people see, then two that are settled when the step is over: what stands between
-# the batch and the model is `other` where the model's call was seen and `forward` where it was
-# not; what stands between the model's call and the backward pass is the loss, so `forward`.
-DATA, H2D, FORWARD, BACKWARD, OPTIMIZER, COMM, GRAPH, OTHER, PREPARE, LOSS = range(10)
-NAMES = ("data", "h2d", "forward", "backward", "optimizer", "comm", "graph", "other")
-COUNT = 10
-# Phases in which a hook may begin a new one; in the others it is part of what is going on.
-OPEN = frozenset((OTHER, PREPARE, LOSS, OPTIMIZER))
-
 # Autotuning, allocation and worker start make the first steps of any run slow.
 WARMUP_STEPS = 3
 # It goes on while steps take twice as long as the best so far.
 LATE_WARMUP_STEPS = 20
 WARMUP_FACTOR = 2.0
 
-# The kind of a batch that no backward pass followed.
-EVALUATION = "eval"
-
 # A loader that has no iterator yet.
 NEW_LOADER = -1
-
-# One row of the step record a second.
-BLOCK_S = 1.0
-
-
-class Block:
-    """The steps of about a second: count, sum, sum of squares and maximum of each measure."""
-
-    __slots__ = ("end", "start", "sums")
-
-    def __init__(self, start: float) -> None:
-        self.start = start
-        self.end = start
-        self.sums: dict[str, list[float]] = {}
-
-    def add(self, name: str, value: float) -> None:
-        """Add one value of one measure."""
-        sums = self.sums.get(name)
-        if sums is None:
-            self.sums[name] = [1, value, value * value, value]
-            return
-        sums[0] += 1
-        sums[1] += value
-        sums[2] += value * value
-        sums[3] = max(sums[3], value)
-
-
-# The names of measures are made once: a step adds ten of them.
-_MEASURES = {
-    kind: tuple(f"{kind}.{name}" for name in NAMES)
-    for kind in ("warmup", "first", "steady", EVALUATION, "traced")
-}
-_HOST = {
-    kind: tuple(f"{kind}.host.{name}" for name in NAMES)
-    for kind in ("warmup", "first", "steady", "traced")
-}
-
-
-_STEP = {kind: f"{kind}.step" for kind in _MEASURES}
-_BETWEEN = {kind: f"{kind}.between" for kind in _MEASURES}
-# How many steps the host's phases were taken from.
-_FULL = {kind: f"{kind}.host.step" for kind in _MEASURES}
-
-
-class Step:
-    """One step as the host saw it: its kind, its length and its phases in seconds."""
-
-    __slots__ = ("has_forward", "host", "kind", "length")
-
-    def __init__(self, kind: str, length: float, host: list[float], has_forward: bool) -> None:
-        self.kind = kind
-        self.length = length
-        self.host = host
-        self.has_forward = has_forward
 
 
 class Timeline:
@@ -429,17 +376,15 @@ class Timeline:
         kind = self._kind(length)
         self._first = False
         block = self.block
-        host = settled(totals, forward)
-        block.add(_STEP[kind], length)
+        step = Step(kind, length, settled(totals, forward), forward)
+        block.add_length(kind, length)
         if not self._is_partly_light:
-            on_device = self.marks is not None and self.marks.is_on
-            if on_device:
-                block.add(_FULL[kind], length)
-            for name, value in zip((_HOST if on_device else _MEASURES)[kind], host, strict=True):
-                if value:
-                    block.add(name, value)
+            if self.marks is not None and self.marks.is_on:
+                block.add_host(step)
+            else:
+                block.add_phases(kind, step.host)
             if self._ended_between_s:
-                block.add(_BETWEEN[kind], self._ended_between_s)
+                block.add(f"{kind}.between", self._ended_between_s)
         self._between_s -= self._ended_between_s
         self._ended_between_s = 0.0
         for name, value in self.beside.items():
@@ -447,7 +392,7 @@ class Timeline:
                 block.add(f"{kind}.beside.{name}", value)
                 self.beside[name] = 0.0
         if self.marks is not None:
-            self.marks.close_step(Step(kind, length, host, forward), cut, begun)
+            self.marks.close_step(step, cut, begun)
             self._is_partly_light = self.is_light
         if self.last - block.start >= BLOCK_S:
             self._rotate(self.last)
@@ -504,7 +449,7 @@ class Timeline:
             self._tentative = self.totals[:]
 
     def _add_passed(self, length: float, end: float) -> None:
-        self.block.add("steady.step", length)
+        self.block.add_length(STEADY, length)
         self.steps += 1
         if end - self.block.start >= BLOCK_S:
             self._rotate(end)
@@ -520,16 +465,16 @@ class Timeline:
             self.epochs += 1
         if self.is_traced:
             self.is_traced = False
-            return "traced"
+            return TRACED
         if self.is_warming_up:
             slow = length > WARMUP_FACTOR * self.best_s
             if self.steps > 1:
                 # The first is but a part where it was the first thing that was seen at all.
                 self.best_s = min(self.best_s, length)
             if self.steps <= WARMUP_STEPS or (slow and self.steps <= LATE_WARMUP_STEPS):
-                return "warmup"
+                return WARMUP
             self.is_warming_up = False
-        return "first" if self._first else "steady"
+        return FIRST if self._first else STEADY
 
     def _is_evaluation(self) -> bool:
         return self._has_forward and not self._has_backward and not self._stepped
@@ -560,11 +505,9 @@ class Timeline:
         self.totals = self._micro
         self._between_s = self._ended_between_s
         self._first = False
-        self.block.add(_STEP[EVALUATION], length)
+        self.block.add_length(EVALUATION, length)
         if self.marks is None or not self.marks.is_on:
-            for name, value in zip(_MEASURES[EVALUATION], host, strict=True):
-                if value:
-                    self.block.add(name, value)
+            self.block.add_phases(EVALUATION, host)
         if self.marks is not None and is_last:
             self.marks.drop_step()
         elif self.marks is not None:
@@ -578,12 +521,3 @@ class Timeline:
         if self.block.sums:
             self.ready.append(self.block)
         self.block = Block(now)
-
-
-def settled(totals: list[float], forward_seen: bool) -> list[float]:
-    """Return the phases people see, with the two unsettled ones given to them."""
-    seen = totals[:LOSS]
-    prepare = seen.pop()
-    seen[OTHER if forward_seen else FORWARD] += prepare
-    seen[FORWARD] += totals[LOSS]
-    return seen
