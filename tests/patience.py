@@ -21,6 +21,9 @@ QUIET_CORES = 0.4
 # What PyTorch's Gloo threads say when they outlive Python: `destroy_process_group` does not end
 # them while DDP's reducer lives (pytorch#179291, pytorch#190489).
 OUTLIVED = "terminate called without an active exception"
+# What Python says at times of spawned workers: it ends while another of its threads, which has removed
+# a semaphore, is about to tell the tracker so.
+UNTOLD = "resource_tracker: There appear to be"
 
 
 class Spent(NamedTuple):
