@@ -13,6 +13,7 @@ within 5 % of the step or 0.2 ms, whichever is more.
 On a GPU the delays of forward, backward and optimizer are kernels that spin, and the transfer is
 a copy of pageable memory; what data may cost there is what the step grew by, by the program's own
 clock, less what was planted on the GPU. Loops of two ranks run on the CPU only (gloo).
+`--ahead 1` imports for the next run while one trains, which takes a core more and half the time.
 `--busy` makes the delays compute instead of sleep; that needs a core for each worker.
 `--merge` joins files of several commands.
 """
@@ -30,6 +31,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -85,7 +87,7 @@ LOOPS = ("plain", "accumulate", "zipped", "gan", "validation", "amp", "compiled"
 # What a loop needs besides torch: one of these modules.
 NEEDS = {
     "lightning": ("lightning.pytorch", "pytorch_lightning"),
-    "hf": ("transformers",),
+    "hf": ("transformers.trainer",),
     "accelerate": ("accelerate",),
     "deepspeed": ("deepspeed",),
 }
@@ -124,10 +126,12 @@ class Run:
 def run_once(run: Run, args: argparse.Namespace, folder: Path) -> list[Found]:
     """Run one program under watch; return what was found, one for each rank.
 
-    Raises RuntimeError, with the last thing it said, where the program fails.
+    Programs whose folders lie side by side train in turn. Raises RuntimeError, with the last thing
+    it said, where the program fails.
     """
     words = [str(SCRIPT), "--loop", run.loop, "--device", args.device,
              "--workers", str(run.workers), "--steps", str(args.steps)]  # fmt: skip
+    words += ["--turn", str(folder.parent / "turn"), "--ready", ",".join(NEEDS.get(run.loop, ()))]
     words += ["--plant", ",".join(f"{place}={ms:g}" for place, ms in run.plants.items())]
     words += ["--busy"] if args.busy else []
     if run.loop in RANKS_CASES:
@@ -409,23 +413,38 @@ def measure(args: argparse.Namespace, budget: Budget) -> tuple[list[dict[str, An
     """Return the rows, the failures, and how many runs the budget did not allow."""
     rows: list[dict[str, Any]] = []
     failures: list[str] = []
-    runs = list(wanted_runs(args))
     not_run, longest = 0, 15.0
-    for _, group in itertools.groupby(runs, key=lambda run: (run.loop, run.workers)):
-        found: dict[Run, list[Found]] = {}
-        for run in group:
-            if not budget.has(1.3 * longest):
-                not_run += 1
-                continue
-            began = perf_counter()
-            try:
-                with tempfile.TemporaryDirectory(prefix="split-") as folder:
-                    found[run] = run_once(run, args, Path(folder))
-            except RuntimeError as error:
-                failures.append(f"{run.loop}, {run.workers} workers, {run.case}: {error}")
-                print(failures[-1], file=sys.stderr, flush=True)
+
+    def try_once(run: Run) -> list[Found] | None:
+        """Return what was found, or None where there is no time left."""
+        nonlocal longest
+        if not budget.has(1.3 * longest):
+            return None
+        began = perf_counter()
+        try:
+            return run_once(run, args, Path(tempfile.mkdtemp(dir=folder)))
+        finally:
             longest = max(perf_counter() - began, 0.8 * longest)
-        rows += compare_ranks(args.device, found)
+
+    with (
+        tempfile.TemporaryDirectory(prefix="split-") as folder,
+        ThreadPoolExecutor(1 + args.ahead) as pool,
+    ):
+        runs = {run: pool.submit(try_once, run) for run in wanted_runs(args)}
+        for _, group in itertools.groupby(runs, key=lambda run: (run.loop, run.workers)):
+            found: dict[Run, list[Found]] = {}
+            for run in group:
+                try:
+                    ranks = runs[run].result()
+                except RuntimeError as error:
+                    failures.append(f"{run.loop}, {run.workers} workers, {run.case}: {error}")
+                    print(failures[-1], file=sys.stderr, flush=True)
+                    continue
+                if ranks is None:
+                    not_run += 1
+                else:
+                    found[run] = ranks
+            rows += compare_ranks(args.device, found)
     return rows, failures, not_run
 
 
@@ -542,6 +561,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--busy", action="store_true", help="delays compute instead of sleeping")
     parser.add_argument("--python", default=sys.executable, help="the interpreter with torch")
     parser.add_argument("--budget-s", type=float, help="stop cleanly within so many seconds")
+    parser.add_argument("--ahead", type=int, default=0, metavar="N",
+                        help="get so many programs ready beside the one that trains; wants free cores")  # fmt: skip
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="only join results")
     parser.add_argument("-o", "--output", type=Path)
     return parser

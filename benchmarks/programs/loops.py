@@ -7,9 +7,13 @@ loop's own clock.
 """
 
 import argparse
+import fcntl
 import os
 import threading
 import time
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -225,11 +229,10 @@ def accelerate(args):
 
 
 def deepspeed(args):
-    os.environ.setdefault("DS_ACCELERATOR", PLANTS.device.type)
     import deepspeed
 
     for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1",
-                        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29533"}.items():  # fmt: skip
+                        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():  # fmt: skip
         os.environ.setdefault(name, value)
     backend = "gloo" if PLANTS.device.type == "cpu" else "nccl"
     torch.distributed.init_process_group(backend)
@@ -315,6 +318,20 @@ LOOPS = (
 )  # fmt: skip
 
 
+@contextmanager
+def turn(file):
+    """Let one program train at a time, of those that have got ready beside each other."""
+    # Of several ranks the first one waits, and the others for it.
+    if file is None or os.environ.get("RANK", "0") != "0":
+        yield
+        return
+    with Path(file).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+        # Not by closing it: loader workers have it open, too.
+        fcntl.flock(lock, fcntl.LOCK_UN)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--loop", required=True, choices=[each.__name__ for each in LOOPS])
@@ -323,7 +340,20 @@ def main():
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--busy", action="store_true", help="delays compute instead of sleeping")
     parser.add_argument("--plant", default="", metavar="PLACE=MS,…")
+    parser.add_argument("--turn", metavar="FILE", help="train while no other program has it locked")
+    parser.add_argument(
+        "--ready", default="", metavar="MODULE,…", help="import before that, if there"
+    )
     args = parser.parse_args()
+    os.environ.setdefault("DS_ACCELERATOR", args.device)
+    for name in filter(None, args.ready.split(",")):
+        with suppress(ImportError):
+            import_module(name)
+    with turn(args.turn):
+        train(args)
+
+
+def train(args):
     pairs = [each.split("=") for each in args.plant.split(",") if each]
     torch.set_num_threads(1)
     PLANTS.set_up({place: float(ms) for place, ms in pairs}, args.device, args.busy)
