@@ -66,3 +66,25 @@ def test_batches_of_steps_that_pass_by_are_seen_to_come(watched: Watched) -> Non
     assert loop.line.passing is not None
     loop.line.flush()
     assert loop.line.steps == 3 * MIN_MEASURED
+
+
+def test_a_loader_knows_of_the_steps_that_were_trained_on_it(watched: Watched) -> None:
+    loop = Loop()
+    watched.timeline = loop.line
+    kind = watch_loader(watched)
+    training, held_out = kind(), kind()
+    for loader, size in ((training, 8), (held_out, 100)):
+        loader.batch_size, loader.dataset, loader.batch_sampler = size, [], None
+    batches, checks = iter(training), iter(held_out)
+    for number in range(6):
+        next(batches)
+        loop.forward()
+        loop.backward()
+        loop.optimizer()
+        if number == 3:
+            for _ in range(9):
+                next(checks)
+                loop.forward()
+    loop.line.flush()
+    loaders = watched.facts["loaders"].values()
+    assert {each["batch_size"]: each["trained"] for each in loaders} == {8: 6, 100: 0}

@@ -444,3 +444,26 @@ def test_no_gain_is_larger_than_what_the_wait_takes(tmp_path: Path, data: float)
     assert finding.gain.expected < ceiling
     # They may be away in another run: that much more it may gain.
     assert finding.gain.ceiling <= ceiling * (1 + repeat_noise(summary)) * 1.001
+
+
+def test_a_loader_that_was_left_before_its_end_is_the_one_that_was_trained_on(
+    tmp_path: Path,
+) -> None:
+    """As where a sampler draws from the data for ever, and the loop counts its steps."""
+    mine = {"num_workers": 4, "batches": 156_250_000, "epochs": 1, "trained": 600}
+    held_out = {"num_workers": 0, "batches": 600, "epochs": 1, "trained": 0}
+    wait = read_wait(summary_of(Case(facts={"loaders": {"a": held_out, "b": mine}}), tmp_path))
+    assert wait is not None
+    assert wait.workers == 4
+
+
+def test_the_line_that_asks_for_a_batch_is_not_a_slow_line_of_the_loader(tmp_path: Path) -> None:
+    """As with a data set of a library, whose lines are not the user's."""
+    lines = [
+        ["train.py", "<module>", 60, 0.0, 55.0, None],
+        ["train.py", "run", 20, 36.0, 36.0, "data"],
+        ["train.py", "run", 24, 12.0, 12.0, "backward"],
+        ["train.py", "check", 40, 1.0, 1.0, "data"],
+        ["train.py", "check", 41, 6.0, 6.0, "forward"],
+    ]
+    assert top(Case(lines=lines), tmp_path).key == "loader-workers"

@@ -44,6 +44,8 @@ READ_MB = 0.05
 SMALL_FILE_S, MANY_FILES = 1e-3, 8
 # Workers tell how many files they opened every two seconds.
 TOLD_S = 2.5
+# Phases that no code of a data set is in.
+COMPUTING = ("forward", "backward", "optimizer", "graph")
 # What is asked of the machine for the time of the steps.
 WHILE_LOADING = ("cpu.cores", "cpu.machine_pct", "io.read_mb_s", "files.opens_s")
 
@@ -231,7 +233,8 @@ def training_loader(rank: Rank) -> Mapping[str, Any]:
         read = _count(loader.get("batches")) * _count(loader.get("epochs"))
         return abs(math.log(read / rank.steps)) if read and rank.steps else math.inf
 
-    return min(loaders, key=distance, default={})
+    # Counted where it was seen whose batch a step was; before that, the number of batches told.
+    return min(loaders, key=lambda each: (-_count(each.get("trained")), distance(each)), default={})
 
 
 # -- the one cause -------------------------------------------------------------------
@@ -341,9 +344,15 @@ def _dominant(rank: Rank, workers: int) -> tuple[Line | None, float]:
 
 
 def _lines_under_loop(rank: Rank) -> list[Line]:
-    """The lines that load where training does it by itself, without the loop that asks for it."""
+    """The lines that load where training does it by itself, without those that ask for a batch."""
     loop = max(rank.lines, key=lambda each: each.total_s - each.own_s, default=None)
-    return [each for each in rank.lines if each.phase == "data" and each is not loop]
+    # A function that computes as well is a loop: its line has the time that libraries load in.
+    loops = {(each.file, each.function) for each in rank.lines if each.phase in COMPUTING}
+    return [
+        each
+        for each in rank.lines
+        if each.phase == "data" and each is not loop and (each.file, each.function) not in loops
+    ]
 
 
 def _cores(machine: Machine | None, name: str, shared: int) -> float | None:

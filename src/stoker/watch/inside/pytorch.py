@@ -168,14 +168,16 @@ class PyTorch:
                 raise
             if is_mine:
                 timeline.loader_ends(id(it))
-            hooks.meet_loader(self)
+            hooks.meet_loader(self, id(it))
             return it
 
         hooks = self
         loader.__iter__ = dressed(__iter__, begin)
 
-    def meet_loader(self, loader: Any) -> None:
-        """Note how the loader is set up."""
+    def meet_loader(self, loader: Any, giver: int) -> None:
+        """Note how the loader is set up whose batches come from there."""
+        books = self.timeline.books
+        books.pop(giver, None)  # of an iterator that was here before
         try:
             loaders = self.watched.facts.setdefault("loaders", {})
             facts = loader_facts(loader)
@@ -184,7 +186,9 @@ class PyTorch:
             if key in loaders:
                 loaders[key]["epochs"] += 1
             elif len(loaders) < MAX_LOADERS:
-                loaders[key] = {**facts, "epochs": 1}
+                loaders[key] = {**facts, "epochs": 1, "trained": 0}
+            if key in loaders:
+                books[giver] = loaders[key]
         except Exception as error:
             self.watched.give_up_on("the loader's settings", error)
 

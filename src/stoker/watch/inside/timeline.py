@@ -81,6 +81,8 @@ class Timeline:
         self._asked_at = self._gap_s = 0.0
         # Loaders that fetch one batch ahead end before their last batch is used.
         self._has_ended = False
+        # What is noted of loaders, by what gives their batches: how many steps were trained on them.
+        self.books: dict[int, dict[str, Any]] = {}
         # Who gave the batch in hand, and the totals when the model had answered to it.
         self._givers: set[int] = set()
         self._answer = self.totals[:]
@@ -332,7 +334,9 @@ class Timeline:
     def adopt(self, owner: int) -> None:
         """Another thread than the one that started us trains, and is about to step."""
         startup, has_loaded = sum(self.totals), bool(self.beside["data"])
+        books = self.books
         self.reset(owner)
+        self.books = books
         self.is_started = True
         self.block.add("startup.step", startup)
         self._first = has_loaded
@@ -376,6 +380,9 @@ class Timeline:
         kind = self._kind(length)
         self._first = False
         block = self.block
+        for giver in self._givers:
+            if giver in self.books:
+                self.books[giver]["trained"] += 1
         step = Step(kind, length, settled(totals, forward), forward)
         block.add_length(kind, length)
         if not self._is_partly_light:
