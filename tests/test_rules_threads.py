@@ -8,6 +8,7 @@ import pytest
 
 from made_runs import made_machine, made_rank, made_run, step_row
 from stoker.advise.rules.threads import crowded_cores
+from stoker.report.run import next_command
 from stoker.watch.summary import Rank, Summary
 
 CPU = {"torch": "2.13.0", "model": {"name": "Net", "device": "cpu"}}
@@ -40,6 +41,13 @@ def test_four_processes_that_each_take_all_cores_are_told_what_to_set() -> None:
     part = 90 / 120
     assert finding.gain.low == pytest.approx(1 / (1 - part * (1 - 1 / 2.5)), rel=0.03)
     assert finding.gain.ceiling == pytest.approx(1 / (1 - part), rel=0.03)
+
+
+def test_what_is_worth_typing_next_sets_the_threads() -> None:
+    assert next_command(run()) == (
+        "OMP_NUM_THREADS=4 stoker run -o changed --python python train.py "
+        "&& stoker compare /runs/made changed"
+    )
 
 
 def test_what_the_processes_are_told_counts() -> None:

@@ -58,6 +58,8 @@ class Finding:
     waste: Waste | None = None
     # The numbers behind `why`, by name with their unit: `data_share`, `core_count`.
     figures: Mapping[str, float] = field(default_factory=dict)
+    # What to set in the run's environment, where that is all of the fix.
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         assert self.level in LEVELS, self.level

@@ -69,9 +69,11 @@ def next_command(summary: Summary) -> str:
     again = _run_words(summary.run)
     if again and summary.state == "failed":
         return f"stoker run {again}"
-    if again and any(finding.gain for finding in find(summary)):
+    first = next((finding for finding in find(summary) if finding.gain), None)
+    if again and first is not None:
         # Once the change is made: what did it bring?
-        return f"stoker run -o changed {again} && stoker compare {name} changed"
+        made = "".join(f"{key}={shlex.quote(value)} " for key, value in first.environment.items())
+        return f"{made}stoker run -o changed {again} && stoker compare {name} changed"
     if again and rank is not None and rank.lines and not rank.exact_lines:
         return f"stoker run --lines {again}"
     if held_gpus(summary):

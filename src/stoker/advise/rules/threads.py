@@ -78,6 +78,7 @@ def _crowd(summary: Summary, machine: Machine, ranks: list[Rank]) -> Finding | N
             "cores": cores,
             "waiting_share": waiting.mean / 100,
         },
+        environment={"OMP_NUM_THREADS": str(fair)},
     )
 
 
