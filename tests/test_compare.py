@@ -117,12 +117,29 @@ def test_values_that_swing_slowly_widen_the_interval() -> None:
 
 
 def test_nothing_falls_by_more_than_all_of_itself(tmp_path: Path) -> None:
-    wild = [10.0] * 10 + [190.0] * 10
+    wild = [1.0] * 30 + [900.0] * 6
     a, b = (make_run(tmp_path / name, ms) for name, ms in (("a", wild), ("b", [20.0] * 20)))
     text = render_comparison(compare(*(read_summary(RunFolder(each)) for each in (a, b))))
     lows = [float(each) for each in re.findall(r"(-[0-9.]+) % to ", text)]
     assert -100.0 in lows
     assert min(lows) >= -100
+
+
+def test_a_run_that_is_faster_than_the_other_ever_was_is_faster() -> None:
+    """As where two processes crowd the cores, at times less than at others."""
+    a = estimate([(8, 121)] * 5 + [(3, 330)] * 8 + [(19, 52)] * 8 + [(3, 327)] * 231)
+    b = estimate([(66, 15)] * 14)
+    assert a is not None
+    assert b is not None
+    for one, other in ((a, b), (b, a)):
+        low, high = difference(one, other)
+        assert low * high > 0
+        assert low > -one.value
+
+
+def test_what_all_but_goes_away_is_lower() -> None:
+    low, high = difference(Estimate(10.0, 1.0, 10), Estimate(0.001, 0.003, 10))
+    assert -13 < low < -10 < high < -7
 
 
 def test_a_mean_counts_every_step_once() -> None:

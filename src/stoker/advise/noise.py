@@ -78,15 +78,33 @@ def _likeness(offs: Sequence[float]) -> float:
 
 
 def difference(a: Estimate, b: Estimate, factor: float = 1.0) -> tuple[float, float]:
-    """Return the ends of the 95 % interval of `b - factor × a` (Welch)."""
-    ours = [(factor * a.error) ** 2, b.error**2]
-    between = [(BETWEEN_RUNS * factor * a.value) ** 2, (BETWEEN_RUNS * b.value) ** 2]
-    variance = sum(ours) + sum(between)
-    spread = [square**2 / each.freedom for square, each in zip(ours, (a, b), strict=True)]
-    freedom = variance**2 / sum(spread) if sum(spread) > 0 else math.inf
-    width = _student(freedom) * math.sqrt(variance)
-    middle = b.value - factor * a.value
+    """Return the ends of the 95 % interval of `b - factor × a`.
+
+    What swings does so by a share of itself: it is how many times as much that is known so well,
+    unless one of them is hardly more than nothing.
+    """
+    a = Estimate(factor * a.value, factor * a.error, a.freedom)
+    if min(a.value - a.error, b.value - b.error) > 0:
+        times = math.exp(spread(a, b))
+        return b.value / times - a.value, b.value * times - a.value
+    width = _width((a, b), (1.0, 1.0))
+    middle = b.value - a.value
     return middle - width, middle + width
+
+
+def spread(a: Estimate, b: Estimate) -> float:
+    """Return half the 95 % interval of the logarithm of `b / a`: about the share that is noise."""
+    return _width((a, b), (1 / a.value, 1 / b.value))
+
+
+def _width(both: tuple[Estimate, Estimate], scales: tuple[float, float]) -> float:
+    """Return half the 95 % interval of a difference, of which each side is scaled (Welch)."""
+    pairs = list(zip(both, scales, strict=True))
+    within = [(scale * each.error) ** 2 for each, scale in pairs]
+    between = sum((BETWEEN_RUNS * scale * each.value) ** 2 for each, scale in pairs)
+    variance = sum(within) + between
+    shares = sum(square**2 / each.freedom for square, each in zip(within, both, strict=True))
+    return _student(variance**2 / shares if shares > 0 else math.inf) * math.sqrt(variance)
 
 
 def _student(freedom: float) -> float:

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from stoker.advise.crowd import crowd_on
 from stoker.advise.finding import Gain
-from stoker.advise.noise import MAX_LIKENESS, Estimate, difference, estimate
+from stoker.advise.noise import MAX_LIKENESS, Estimate, estimate, spread
 from stoker.advise.verdict import slowest_rank
 from stoker.watch.summary import Machine, Rank, Summary
 
@@ -63,11 +63,11 @@ def seen_error(seconds: float) -> float:
 
 
 def _own(rank: Rank | None) -> float:
-    """The 95 % interval of the difference to a run that is just like this one."""
+    """By how much a run that is just like this one may differ from it."""
     step = _step(rank)
     if step is None:
         step = Estimate(1.0, 0.0, math.inf)
-    return difference(step, step)[1] / step.value
+    return spread(step, step)
 
 
 def _step(rank: Rank | None) -> Estimate | None:
