@@ -8,6 +8,7 @@ import pytest
 
 from made_runs import made_machine, made_rank, made_run, step_row
 from stoker.advise.rules.threads import crowded_cores
+from stoker.advise.verdict import make_verdict
 from stoker.report.run import next_command
 from stoker.watch.summary import Rank, Summary
 
@@ -41,6 +42,15 @@ def test_four_processes_that_each_take_all_cores_are_told_what_to_set() -> None:
     part = 90 / 120
     assert finding.gain.low == pytest.approx(1 / (1 - part * (1 - 1 / 2.5)), rel=0.03)
     assert finding.gain.ceiling == pytest.approx(1 / (1 - part), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("waited_pct", "words"),
+    [(80.0, "; some thread waited for a core 80 % of the time."), (30.0, ".")],
+)
+def test_the_verdict_says_that_computing_waits_for_cores(waited_pct: float, words: str) -> None:
+    found = make_verdict(run(readings={"cpu.pressure_pct": waited_pct}))
+    assert found == f"Compute-bound: forward and backward take 90 % of the step{words}"
 
 
 def test_what_is_worth_typing_next_sets_the_threads() -> None:

@@ -21,6 +21,8 @@ LARGE_SHARE = 0.25
 SLOW_RANK = 1.10
 # Short of this, the other phases are worth naming beside forward and backward.
 MOSTLY = 0.85
+# Of time in which some thread waited for a core: from here on that may be what limits the run.
+WAITED_PCT = 50.0
 # Seconds by looks at the stack and by clocks differ by this much.
 FITS = 1.2
 # What every rule and every part of a report asks for is found once; two runs are compared.
@@ -235,10 +237,21 @@ def _compute(summary: Summary, split: Split) -> str:
     sm = _mean(summary.machines, "sm_pct")
     active = f"; the GPU's SMs are active {sm:.0f} % of the time" if sm is not None else ""
     verb = "takes" if len(parts) < 2 else "take"
-    return f"Compute-bound: {names} {verb} {render_share(share)} of the step{then}{active}."
+    return f"Compute-bound: {names} {verb} {render_share(share)} of the step{then}{active}{_crowd(summary)}."
 
 
 # -- parts of sentences --------------------------------------------------------------
+
+
+def _crowd(summary: Summary) -> str:
+    """Computing takes long where its threads wait for a core, whoever has it."""
+    found = (each.stats.get("cpu.pressure_pct") for each in summary.machines)
+    waited = max((stat.mean for stat in found if stat is not None), default=0.0)
+    return (
+        f"; some thread waited for a core {waited:.0f} % of the time"
+        if waited >= WAITED_PCT
+        else ""
+    )
 
 
 def _who(summary: Summary, split: Split) -> str:
