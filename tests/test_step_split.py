@@ -51,7 +51,7 @@ RANKS = (str(TORCH / "bin/torchrun"), "--standalone", "--nproc_per_node", "2")
 MODEL = {"name": "Net", "parameters": 212, "optimizer": "SlowSGD"}
 ANY: dict[str, float] = {}
 # Where the first batches had been fetched ahead, steps that wait for theirs seem slow after them, and
-# warm-up lasts up to the twentieth: that is to lie in the first epoch.
+# warm-up may last up to the twentieth: that is to lie in the first epoch.
 LONG_EPOCHS = "--batches 24"
 STARVED = f"{SHORT} --data 120 --workers 2 {LONG_EPOCHS}"
 # With workers, a loop waits for what is left of its step.

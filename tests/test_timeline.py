@@ -140,6 +140,32 @@ def test_what_precedes_the_loop_is_start_up_and_in_no_step(loop: Loop) -> None:
     assert loop.found("warmup")["step"] == 10
 
 
+def test_steps_that_grow_slow_and_stay_so_are_no_warm_up(loop: Loop) -> None:
+    """The first batches had been fetched ahead; the loop waits for all others."""
+    loop.warm_up()
+    for _ in range(20):
+        loop.data(24)
+        loop.forward(2)
+        loop.backward(3)
+        loop.optimizer(1)
+    # It takes three to tell that this is the pace.
+    assert loop.found("warmup")["count"] == 5
+    assert loop.found()["data"] == 24
+
+
+def test_slow_steps_that_are_not_alike_are_warm_up(loop: Loop) -> None:
+    """As where one shape after the other is compiled for, or tuned."""
+    loop.warm_up()
+    slow = (400, 900, 300, 600, 100)
+    for ms in (*slow, *[2] * 20):
+        loop.data(4)
+        loop.forward(ms)
+        loop.backward(3)
+        loop.optimizer(1)
+    assert loop.found("warmup")["count"] == 3 + len(slow)
+    assert loop.found()["step"] == 10
+
+
 def test_without_a_call_of_the_model_what_follows_the_batch_is_forward(loop: Loop) -> None:
     loop.warm_up()
     for _ in range(4):

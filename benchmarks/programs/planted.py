@@ -30,7 +30,7 @@ FLOOR_MS = 1.0
 # A sleep ends late by up to this; the rest is spent turning round.
 LATE_S = 0.0003
 # The loop's own clock leaves warm-up out, as Stoker does: the first three steps, and of the first
-# twenty those that follow them and take twice as long as the best before.
+# twenty those that follow them and take twice as long as the best before, until three are alike.
 SETTLED = 2
 LATEST = 20
 
@@ -186,7 +186,8 @@ class Plants:
 def warm_at(lengths):
     """Return the first step whose length counts."""
     for index in range(SETTLED, min(LATEST, len(lengths))):
-        if lengths[index] <= 2 * min(lengths[:index]):
+        lately = lengths[index - 2 : index + 1]
+        if lengths[index] <= 2 * min(lengths[:index]) or max(lately) <= 1.5 * min(lately):
             return index + 1
     return min(LATEST, len(lengths))
 

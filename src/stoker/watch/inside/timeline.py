@@ -33,9 +33,11 @@ if TYPE_CHECKING:
 
 # Autotuning, allocation and worker start make the first steps of any run slow.
 WARMUP_STEPS = 3
-# It goes on while steps take twice as long as the best so far.
+# It goes on while steps take twice as long as the best so far, unless that has become the pace: of as
+# many in a row, the longest is not that much longer than the shortest.
 LATE_WARMUP_STEPS = 20
 WARMUP_FACTOR = 2.0
+PACE_FACTOR = 1.5
 
 # A loader that has no iterator yet.
 NEW_LOADER = -1
@@ -65,6 +67,7 @@ class Timeline:
         self.epochs = 0
         self.is_warming_up = True
         self.best_s = float("inf")
+        self._lately: list[float] = []
         self.block = Block(self.last)
         self.ready: list[Block] = []
         # Loading and communication of other threads, and what DDP says of its own.
@@ -474,11 +477,13 @@ class Timeline:
             self.is_traced = False
             return TRACED
         if self.is_warming_up:
-            slow = length > WARMUP_FACTOR * self.best_s
+            self._lately = [*self._lately, length][-WARMUP_STEPS:]
+            has_pace = max(self._lately) <= PACE_FACTOR * min(self._lately)
+            is_slow = length > WARMUP_FACTOR * self.best_s and not has_pace
             if self.steps > 1:
                 # The first is but a part where it was the first thing that was seen at all.
                 self.best_s = min(self.best_s, length)
-            if self.steps <= WARMUP_STEPS or (slow and self.steps <= LATE_WARMUP_STEPS):
+            if self.steps <= WARMUP_STEPS or (is_slow and self.steps <= LATE_WARMUP_STEPS):
                 return WARMUP
             self.is_warming_up = False
         return FIRST if self._first else STEADY
