@@ -75,6 +75,7 @@ def render_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def write_results(path: Path, results: Mapping[str, Any], page: str) -> None:
     """Write the figures, and beside them the page that shows them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=1) + "\n")
     path.with_suffix(".md").write_text(page)
     print(page)

@@ -12,7 +12,8 @@ within 5 % of the step or 0.2 ms, whichever is more.
 
 On a GPU the delays of forward, backward and optimizer are kernels that spin, and the transfer is
 a copy of pageable memory; what data may cost there is what the step grew by, by the program's own
-clock, less what was planted on the GPU. Loops of two ranks run on the CPU only (gloo).
+clock, less what was planted on the GPU, against the middle of the runs without a delay in loading.
+Loops of two ranks run on the CPU only (gloo).
 `--ahead 1` imports for the next run while one trains, which takes a core more and half the time.
 `--busy` makes the delays compute instead of sleep; that needs a core for each worker.
 `--merge` joins files of several commands.
@@ -312,13 +313,28 @@ def planted_growth(group: Group, run: Run) -> dict[str, float]:
 def expected_growth(group: Group, run: Run) -> dict[str, float]:
     """Return by how much each phase must have grown, in ms a step."""
     expected = planted_growth(group, run)
-    rest = sum(expected[phase] for phase in PHASES if phase != "data")
     if group.device == "cuda":
-        nothing = next(each for other, each in group.runs.items() if other.case == NOTHING)
-        expected["data"] = max(0.0, group.runs[run].own_step_ms - nothing.own_step_ms - rest)
+        expected["data"] = max(0.0, beside_plants(group, run) - undelayed_step(group))
     else:
+        rest = sum(expected[phase] for phase in PHASES if phase != "data")
         expected["data"] = expected_data(group, run, rest)
     return expected
+
+
+def beside_plants(group: Group, run: Run) -> float:
+    """Return how long a step took by the program's own clock, less what was planted in the GPU's."""
+    planted = planted_growth(group, run)
+    return group.runs[run].own_step_ms - sum(planted[phase] for phase in PHASES if phase != "data")
+
+
+def undelayed_step(group: Group) -> float:
+    """Return the same where nothing delays loading: the middle of such runs."""
+    places = group.places("data")
+    return statistics.median(
+        beside_plants(group, run)
+        for run in group.runs
+        if not any(has_planted(run, place) for place in places)
+    )
 
 
 def expected_data(group: Group, run: Run, rest: float) -> float:

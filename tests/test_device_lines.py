@@ -17,7 +17,7 @@ from stoker.watch.inside.device_lines import BUDGET, FIRST_TRACED, DeviceLines, 
 from stoker.watch.inside.marks import Marks
 from stoker.watch.inside.timeline import Timeline
 from test_marks import FakeDevice
-from test_timeline import ADAM, TRAIN, Clock
+from test_timeline import ADAM, TRAIN, VALID, Clock
 
 # As torch does from C, where there is no frame: under a name that is no user's file.
 CALL = """
@@ -205,6 +205,50 @@ def test_traced_steps_are_in_no_other_figure(traced: Traced) -> None:
     slow = {name for each in blocks for name, sums in each.sums.items() if sums[3] > 0.4}
     assert slow
     assert all(name.startswith("traced.") for name in slow)
+
+
+@pytest.mark.parametrize("is_broken_off", [False, True], ids=["epoch over", "epoch broken off"])
+def test_an_epochs_first_step_is_told_as_such(traced: Traced, is_broken_off: bool) -> None:
+    """Its loader has started workers, which no other step does."""
+    for _ in range(4):
+        traced.line.loader_begins()
+        traced.clock.move(500)
+        traced.line.loader_ends(TRAIN)
+        for _ in range(FIRST_TRACED):
+            traced.step()
+        if not is_broken_off:
+            traced.line.data_begins(TRAIN)
+            traced.line.data_ends(TRAIN, got=False)
+    traced.line.flush()
+    found = [(name, *sums) for each in traced.line.ready for name, sums in each.sums.items()]
+    assert sum(count for name, count, *_ in found if name == "first.step") == 3
+    longest = [most for name, *_, most in found if name in ("steady.step", "traced.step")]
+    assert max(longest) < 0.1
+    assert traced.lines.traced >= 1
+
+
+def test_a_step_with_evaluation_in_it_tells_nothing_of_lines(traced: Traced) -> None:
+    """Another one is traced instead."""
+    call = traced.torch.call
+
+    def model() -> None:
+        call(traced.work(7))
+
+    def evaluate() -> None:
+        call(traced.work(900))
+
+    for _ in range(FIRST_TRACED):
+        traced.step()
+    for _ in range(10):
+        traced.line.data_begins(VALID)
+        traced.line.data_ends(VALID, got=True)
+        traced.line.forward_begins()
+        evaluate()
+        traced.line.forward_ends()
+        traced.clock.now = max(traced.clock.now, traced.device.busy_until)
+    for _ in range(3 * FIRST_TRACED):
+        traced.step(model)
+    assert traced.told() == {"model": {"device_ms": 7.0, "sync": False}}
 
 
 def test_compiled_programs_are_never_traced(

@@ -49,6 +49,7 @@ class DeviceLines:
         self.is_off = False
         self._error: Exception | None = None
         self._next = FIRST_TRACED
+        self._dropped = 0
         self._not_before = self._began = 0.0
         self._mode: Any = None
         self._events: list[tuple[tuple[CodeType, int] | None, Any]] = []
@@ -69,6 +70,16 @@ class DeviceLines:
         elif self._is_due():
             self._begin()
 
+    def drop(self) -> None:
+        """Trace another step soon: in this one a loader has ended, or a batch was evaluated."""
+        if self._mode is None or not self._leave():
+            return
+        self._events = []
+        self.timeline.is_traced = False
+        # Ever more rarely: there may be something in each of them.
+        self._dropped += 1
+        self._next = self.timeline.steps + 2**self._dropped
+
     def _is_due(self) -> bool:
         return (
             self.timeline.steps >= self._next
@@ -85,9 +96,8 @@ class DeviceLines:
     def end(self) -> None:
         """Trace no more."""
         self.is_off = True
-        if self._mode is not None and self._is_on_top(self._mode):
-            self._mode.__exit__(None, None, None)
-            self._mode = None
+        if self._mode is not None:
+            self._leave()
 
     def told(self) -> dict[tuple[CodeType, int], dict[str, object]]:
         """Return device seconds a step, and whether the host waited there, by line."""
@@ -107,12 +117,18 @@ class DeviceLines:
         self._mode.__enter__()
         self.timeline.is_traced = True
 
-    def _end(self) -> None:
-        if not self._is_on_top(self._mode):
-            # The user entered a mode of their own and has not left it: ours must come off later.
-            return
-        mode, self._mode = self._mode, None
+    def _leave(self) -> bool:
+        """Take our mode off, unless the user has entered one since: then it must come off later."""
+        mode = self._mode
+        if not self._is_on_top(mode):
+            return False
+        self._mode = None
         mode.__exit__(None, None, None)
+        return True
+
+    def _end(self) -> None:
+        if not self._leave():
+            return
         now = self.timeline.last
         self._not_before = now + (now - self._began) / BUDGET
         if self._error is not None:

@@ -144,6 +144,16 @@ class Marks:
             self._pool.extend(event for _, event in self._open)
             self._open = None
 
+    def break_step(self) -> None:
+        """Within the step that is open a loader has ended, or a batch was evaluated."""
+        self.drop_step()
+        if self.lines is None:
+            return
+        try:
+            self.lines.drop()
+        except Exception as error:
+            self._give_up(error)
+
     def has_passed(self) -> bool:
         """Say whether a step is over of which only the length is wanted, with nothing due."""
         if not self.timeline.is_light or self._pending or self._is_wanted or self._is_fresh:
@@ -190,7 +200,7 @@ class Marks:
     def close_evaluation(self, step: Step) -> None:
         """End a batch that was evaluated, which is measured as a step is, and open the next."""
         if self.is_broken or self._is_wanted or self._is_fresh or self.timeline.is_traced:
-            self.drop_step()
+            self.break_step()
             return
         began = self.clock()
         if self._open is not None:

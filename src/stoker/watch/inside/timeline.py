@@ -204,7 +204,7 @@ class Timeline:
         self.totals[OTHER if self.is_light else DATA] -= spent
         self._gap_s += spent
         if self.marks is not None:
-            self.marks.drop_step()
+            self.marks.break_step()
         self._gap_from = self.totals[:]
         self._has_ended = True
         self.switch(OTHER)
@@ -475,7 +475,8 @@ class Timeline:
             self.epochs += 1
         if self.is_traced:
             self.is_traced = False
-            return TRACED
+            # The first of an epoch is longer for other reasons.
+            return FIRST if self._first else TRACED
         if self.is_warming_up:
             self._lately = [*self._lately, length][-WARMUP_STEPS:]
             has_pace = max(self._lately) <= PACE_FACTOR * min(self._lately)
@@ -502,7 +503,7 @@ class Timeline:
         self._gap_s += sum(self.totals) - sum(before)
         self.totals = before
         if self.marks is not None:
-            self.marks.drop_step()
+            self.marks.break_step()
 
     def _carve_out_evaluation(self, is_last: bool) -> None:
         """A batch that no backward pass followed was evaluated, not trained on."""
@@ -521,7 +522,7 @@ class Timeline:
         if self.marks is None or not self.marks.is_on:
             self.block.add_phases(EVALUATION, host)
         if self.marks is not None and is_last:
-            self.marks.drop_step()
+            self.marks.break_step()
         elif self.marks is not None:
             self.marks.close_evaluation(Step(EVALUATION, length, host, has_forward=True))
             self._is_partly_light = self._is_partly_light or self.is_light
