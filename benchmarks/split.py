@@ -12,8 +12,9 @@ within 5 % of the step or 0.2 ms, whichever is more.
 
 On a GPU the delays of forward, backward and optimizer are kernels that spin, and the transfer is
 a copy of pageable memory; what data may cost there is what the step grew by, by the program's own
-clock, less what was planted on the GPU, against the middle of the runs without a delay in loading.
-Loops of two ranks run on the CPU only (gloo).
+clock, less what was planted on the GPU, against the middle of the runs without a delay in loading;
+where that is not what the program's own events say of the wait, these count. Loops of two ranks
+run on the CPU only (gloo).
 `--ahead 1` imports for the next run while one trains, which takes a core more and half the time.
 `--busy` makes the delays compute instead of sleep; that needs a core for each worker.
 `--merge` joins files of several commands.
@@ -366,9 +367,9 @@ def judge(group: Group, run: Run, phase: str, planted: float) -> tuple[float, st
     """Return the truth and where it comes from.
 
     On a busy machine workers do not keep up as computed; the loop's own clock then says how long
-    it stood still. It says nothing of a GPU.
+    it stood still, or events of its own how long the GPU did.
     """
-    if phase != "data" or group.device == "cuda":
+    if phase != "data":
         return planted, "planted"
     waited = group.runs[run].own_wait_ms - group.base("data")
     is_near = abs(waited - planted) <= tolerance(group.runs[run])

@@ -220,10 +220,9 @@ def test_an_epochs_first_step_is_told_as_such(traced: Traced, is_broken_off: boo
             traced.line.data_begins(TRAIN)
             traced.line.data_ends(TRAIN, got=False)
     traced.line.flush()
-    found = [(name, *sums) for each in traced.line.ready for name, sums in each.sums.items()]
-    assert sum(count for name, count, *_ in found if name == "first.step") == 3
-    longest = [most for name, *_, most in found if name in ("steady.step", "traced.step")]
-    assert max(longest) < 0.1
+    found = [pair for each in traced.line.ready for pair in each.sums.items()]
+    assert sum(sums[0] for name, sums in found if name == "first.step") == 3
+    assert max(sums[3] for name, sums in found if name in ("steady.step", "traced.step")) < 0.1
     assert traced.lines.traced >= 1
 
 

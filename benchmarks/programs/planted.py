@@ -135,10 +135,18 @@ class Plants:
         """A step is over."""
         self.ticks.append(time.perf_counter())
 
-    def waited(self, seconds):
-        """A batch came after so many seconds."""
+    def mark(self):
+        """Return an event on the GPU's time line; None without a GPU."""
+        if self.device.type != "cuda":
+            return None
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def waited(self, seconds, begin):
+        """A batch came after so many seconds; on a GPU what it stood idle since that event counts."""
         if get_worker_info() is None and not self.is_evaluating:
-            self.waits.append((len(self.ticks), seconds))
+            self.waits.append((len(self.ticks), seconds, begin, self.mark()))
 
     def ended(self, seconds):
         """A loader had no more batches, which took so many seconds to say."""
@@ -151,7 +159,7 @@ class Plants:
 
     def told(self, **more):
         """Return what was planted, and the loop's own clock, as one line of JSON."""
-        if self.events:
+        if self.device.type == "cuda":
             torch.cuda.synchronize()
         for place, begin, end in self.events:
             self.count(place, begin.elapsed_time(end) / 1000)
@@ -161,7 +169,11 @@ class Plants:
             for index in range(warm_at(lengths), len(self.ticks))
             if index not in self.breaks
         }
-        waits = sum(seconds for index, seconds in self.waits if index in kept)
+        waits = sum(
+            begin.elapsed_time(end) / 1000 if begin else seconds
+            for index, seconds, begin, end in self.waits
+            if index in kept
+        )
         spent = {each: (sum(array[0::2]), sum(array[1::2])) for each, array in self.spent.items()}
         told = {
             "planted": spent,
@@ -211,13 +223,13 @@ def time_waits():
     following = _BaseDataLoaderIter.__next__
 
     def timed(self):
-        began = time.perf_counter()
+        begin, began = PLANTS.mark(), time.perf_counter()
         try:
             batch = following(self)
         except StopIteration:
             PLANTS.ended(time.perf_counter() - began)
             raise
-        PLANTS.waited(time.perf_counter() - began)
+        PLANTS.waited(time.perf_counter() - began, begin)
         return batch
 
     _BaseDataLoaderIter.__next__ = timed
