@@ -117,6 +117,12 @@ class Loader:
         line.data_ends(id(self), got=True)
 
 
+class Evaluated:
+    """A model in evaluation mode."""
+
+    training = False
+
+
 class Loop:
     """A loop whose host takes 0.1 ms to give the device each piece of work."""
 
@@ -124,6 +130,7 @@ class Loop:
         self.clock = Clock()
         self.device = FakeDevice(self.clock)
         self.line = Timeline(owner=get_ident(), clock=self.clock)
+        self.line.has_gradients = lambda: False
         self.errors: list[tuple[str, Exception]] = []
         self.marks = Marks(
             self.line, self.device, lambda *told: self.errors.append(told), self.clock
@@ -146,6 +153,16 @@ class Loop:
     def model(self, call: Callable[..., object]) -> Any:
         """Return a model that is called so, watched."""
         return self.gated(spanning(self.line, call, FORWARD), "forward", call)
+
+    def sample(self, count: int) -> None:
+        """The model draws samples, in evaluation mode and without gradients."""
+
+        def call(model: Evaluated) -> None:
+            self.launch(2)
+
+        for _ in range(count):
+            self.model(call)(Evaluated())
+            self.wait_for_device()
 
     def data(self, ms: float, loader: int = TRAIN) -> None:
         asked = self.loaders[loader]
@@ -441,6 +458,35 @@ def test_an_evaluation_after_a_loader_that_fetches_ahead_is_measured(loop: Loop)
     assert loop.found()["device_step"] == 10.1
 
 
+@pytest.mark.parametrize("has_loader", [True, False])
+@pytest.mark.parametrize("has_gates", [True, False])
+@pytest.mark.parametrize("cost_ms", [0, 0.05])
+def test_samples_between_two_steps_are_measured_and_are_no_part_of_a_step(
+    has_loader: bool, has_gates: bool, cost_ms: float
+) -> None:
+    loop = Loop(compiled("_gate") if has_gates else None)
+    loop.device.cost_ms = cost_ms
+    for _ in range(40):
+        for _ in range(10):
+            loop.data(4) if has_loader else loop.clock.move(4)
+            loop.forward()
+            loop.backward()
+            loop.optimizer()
+            loop.wait_for_device()
+        loop.sample(20)
+        loop.clock.move(1000)  # writes them
+    loop.line.flush()
+    found, evaluated = loop.found(), loop.found("eval")
+    phases = {name: found[name] for name in ("forward", "backward", "optimizer")}
+    assert phases == pytest.approx({"forward": 2.1, "backward": 3, "optimizer": 1}, rel=0.05)
+    assert evaluated["forward"] == pytest.approx(2.1, rel=0.05)
+    counts = [
+        sum(block.sums.get(f"{kind}.step", [0])[0] for block in loop.line.ready)
+        for kind in ("warmup", "steady", "eval")
+    ]
+    assert counts == [3, 397, 800]
+
+
 def test_an_evaluation_that_is_traced_is_not_measured(loop: Loop) -> None:
     loop.steps(10)
     loop.evaluation()
@@ -732,6 +778,7 @@ EVENTS: dict[str, Callable[[Loop], None]] = {
     "closure": lambda loop: loop.closure(),
     "failure": lambda loop: loop.failure(),
     "evaluation": lambda loop: loop.evaluation(),
+    "samples": lambda loop: loop.sample(4),
     "wait": lambda loop: loop.wait_for_device(),
     "fork": lambda loop: loop.marks.forget(),
     "capture": lambda loop: setattr(loop.device, "capturing", not loop.device.capturing),

@@ -159,6 +159,14 @@ LOOPS = {
         epochs=0,
         loaders={},
     ),
+    "no loader, evaluated": Loop(
+        "no_loader",
+        f"{SHORT} --checks 5 {BETWEEN}",
+        phases={**PLAIN, "data": {}, "other": {"data": 1, "after": 1}},
+        epochs=0,
+        evaluated=10,
+        loaders={},
+    ),
     "a class called DataLoader": Loop(
         "no_loader",
         f"{SHORT} --how class",
@@ -574,7 +582,7 @@ def test_the_model_and_the_loaders_are_known(name: str, record: Record) -> None:
 
 @every(evaluated=True)
 def test_what_evaluation_takes_is_known_by_phase(name: str, settle: Settle) -> None:
-    # In the plain loop, the loss of a batch takes time too.
+    # In the plain loop with a loader, the loss of a batch takes time too.
     places = {"forward": {"forward": 1, "loss": 1} if "validation" in name else {"forward": 1}}
     if "workers" not in name:
         places["data"] = {"check": 2}

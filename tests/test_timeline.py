@@ -43,8 +43,8 @@ class Loop:
     def wait(self, ms: float) -> None:
         self.clock.move(ms)
 
-    def forward(self, ms: float) -> None:
-        self.line.forward_begins()
+    def forward(self, ms: float, is_evaluated: bool = False) -> None:
+        self.line.forward_begins(is_evaluated)
         self.clock.move(ms)
         self.line.forward_ends()
 
@@ -539,3 +539,85 @@ def test_a_short_end_and_a_program_without_steps_have_none() -> None:
     loop.wait(500)
     loop.line.flush()
     assert all("end.step" not in block.sums for block in loop.line.ready)
+
+
+# -- evaluation without a loader -------------------------------------------------------------
+
+
+def train_without_loader(loop: Loop, steps: int) -> None:
+    for _ in range(steps):
+        loop.wait(4)
+        loop.forward(2)
+        loop.backward(3)
+        loop.optimizer(1)
+
+
+def test_what_is_evaluated_between_two_steps_without_a_loader_is_in_neither(loop: Loop) -> None:
+    train_without_loader(loop, 8)
+    for _ in range(2):
+        loop.wait(1)
+        for _ in range(5):
+            loop.forward(30, is_evaluated=True)
+            loop.wait(10)
+        loop.wait(1000)  # saves
+        train_without_loader(loop, 8)
+    steady, evaluated = loop.found(), loop.found("eval")
+    assert steady.pop("other") == pytest.approx((19 * 4 + 2 * 1) / 21)
+    assert steady.pop("step") == pytest.approx((19 * 10 + 2 * 7) / 21)
+    assert steady == {"forward": 2, "backward": 3, "optimizer": 1, "count": 21}
+    # The last answer ends the last batch; who knows what follows.
+    assert evaluated == {"step": 38, "forward": 30, "other": 8, "count": 10}
+    assert loop.found("gap")["step"] == 1014
+
+
+def test_what_is_evaluated_at_the_end_without_a_loader_is_in_no_step(loop: Loop) -> None:
+    train_without_loader(loop, 8)
+    for _ in range(3):
+        loop.forward(30, is_evaluated=True)
+    assert loop.found("eval")["count"] == 3
+    assert loop.found()["step"] == 10
+
+
+def test_samples_that_are_drawn_before_the_next_batch_of_a_loader_are_in_no_step(
+    loop: Loop,
+) -> None:
+    loop.warm_up()
+    for _ in range(3):
+        loop.step()
+        loop.step()
+        loop.wait(1)
+        for _ in range(5):
+            loop.forward(30, is_evaluated=True)
+        loop.wait(1000)
+    evaluated, steady = loop.found("eval"), loop.found()
+    assert (evaluated["count"], evaluated["step"]) == (15, 30)
+    assert (steady["count"], steady["forward"]) == (6, 2)
+    assert steady["step"] == pytest.approx(10 + 2 / 6)
+
+
+@pytest.mark.parametrize("has_loader", [True, False])
+def test_what_is_evaluated_in_each_step_is_part_of_it(loop: Loop, has_loader: bool) -> None:
+    """A player that asks its model what to do, or what a model thought before its step."""
+    for _ in range(10):
+        loop.data(1) if has_loader else loop.wait(1)
+        loop.forward(2)
+        loop.backward(3)
+        loop.optimizer(1)
+        loop.forward(5, is_evaluated=True)
+    found = loop.found()
+    assert found["forward"] == pytest.approx(7, rel=0.2)
+    assert loop.found("eval")["count"] == 1
+
+
+def test_a_teacher_that_is_asked_in_a_step_is_part_of_it(loop: Loop) -> None:
+    """In evaluation mode and without gradients too, but with the batch in hand, or within the step."""
+    loop.warm_up()
+    for _ in range(4):
+        loop.data(1)
+        loop.forward(5, is_evaluated=True)
+        loop.forward(2)
+        loop.forward(5, is_evaluated=True)
+        loop.backward(3)
+        loop.optimizer(1)
+    assert loop.found()["forward"] == 12
+    assert loop.found("eval") == {}

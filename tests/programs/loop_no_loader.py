@@ -1,4 +1,7 @@
-"""Tensors made in the loop itself, or by a class of the user's that is called DataLoader."""
+"""Tensors made in the loop itself, or by a class of the user's that is called DataLoader.
+
+With `--checks`, so many batches are evaluated in the middle of each epoch, and something is saved.
+"""
 
 from collections.abc import Iterator
 
@@ -24,7 +27,7 @@ def make() -> tuple[Tensor, Tensor]:
     return torch.randn(2, 8), torch.ones(2, 4)
 
 
-words = read_words(how="tensors")
+words = read_words(how="tensors", checks=0)
 model = Net(words)
 optimizer = SlowSGD(model.parameters(), words.step)
 
@@ -38,10 +41,22 @@ def train(x: Tensor, y: Tensor) -> None:
     pause("after", words.after)
 
 
+@torch.no_grad()
+def check() -> None:
+    model.eval()
+    for _ in range(words.checks):
+        x, y = make()
+        F.mse_loss(model(x), y).item()
+    model.train()
+    pause("between", words.between)
+
+
 for _ in range(words.epochs):
     if words.how == "class":
         for x, y in DataLoader(words.batches):
             train(x, y)
     else:
-        for _ in range(words.batches):
+        for number in range(words.batches):
+            if words.checks and number == words.batches // 2:
+                check()
             train(*make())

@@ -93,7 +93,7 @@ struct Gate {
 static PyTypeObject *gate_type;
 static PyObject *method_type, *getattr_function, *getitem_function;
 static PyObject *name_base, *name_call, *name_clock, *name_current, *name_owner, *name_passing;
-static PyObject *name_forward_ends, *name_backward_ends, *name_batch_fails;
+static PyObject *name_forward_ends, *name_backward_ends, *name_batch_fails, *name_training;
 
 /* The timeline's phase; below zero if it cannot be told. */
 static long phase_of(Gate *gate)
@@ -256,8 +256,21 @@ static PyObject *span(Gate *gate, Notes *passing, int is_forward, PyObject *args
     return result;
 }
 
+/* Whether a model is in evaluation mode: then the wrapper asks whether it is evaluated. */
+static int is_in_evaluation(PyObject *args)
+{
+    PyObject *answer = NULL;
+    if (PyTuple_Size(args) > 0)
+        answer = PyObject_GetAttr(PyTuple_GetItem(args, 0), name_training);
+    PyErr_Clear();
+    Py_XDECREF(answer);
+    return answer == Py_False;
+}
+
 static PyObject *go_forward(Gate *gate, Notes *passing, PyObject *args, PyObject *names)
 {
+    if (is_in_evaluation(args))
+        return PyObject_Call(gate->wrapper, args, names);
     return span(gate, passing, 1, args, names);
 }
 
@@ -432,7 +445,8 @@ static int name_all(void)
            && (name_passing = PyUnicode_InternFromString("passing")) != NULL
            && (name_forward_ends = PyUnicode_InternFromString("forward_ends")) != NULL
            && (name_backward_ends = PyUnicode_InternFromString("backward_ends")) != NULL
-           && (name_batch_fails = PyUnicode_InternFromString("batch_fails")) != NULL;
+           && (name_batch_fails = PyUnicode_InternFromString("batch_fails")) != NULL
+           && (name_training = PyUnicode_InternFromString("training")) != NULL;
 }
 
 static PyObject *find(const char *module, const char *name)

@@ -176,7 +176,15 @@ def spanning(
         if compiler.asks is None or not compiler.asks():
             before, passing = timeline.current, timeline.passing
             is_begun = before in where and get_ident() == timeline.owner
-        if is_begun and passing is not None:
+        if (
+            is_begun
+            and is_forward
+            and args
+            and not getattr(args[0], "training", True)
+            and not timeline.has_gradients()
+        ):
+            timeline.forward_begins(is_evaluated=True)
+        elif is_begun and passing is not None:
             # As `begins` and `ends` do it, without the calls.
             passing.seen = passing.seen & kept | seen
             timeline.current = phase

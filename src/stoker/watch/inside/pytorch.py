@@ -70,6 +70,7 @@ class PyTorch:
         """Wrap what is there, and what will be imported later."""
         torch, when = self.torch, self.watched.waiting.when_imported
         self.watched.facts["torch"] = str(torch.__version__)
+        self.timeline.has_gradients = torch.is_grad_enabled
         when("torch._dynamo.symbolic_convert", self._watch_reading)
         when("torch._dynamo.eval_frame", self._watch_compiling)
         when("torch._dynamo.convert_frame", self._watch_capturing)

@@ -43,6 +43,11 @@ PACE_FACTOR = 1.5
 NEW_LOADER = -1
 
 
+def always() -> bool:
+    """Stand in where a framework does not say whether gradients are taken."""
+    return True
+
+
 class Timeline:
     """Where the time of one process goes, step by step."""
 
@@ -51,6 +56,8 @@ class Timeline:
         # Set by the hooks of a device that works asynchronously; see marks.py.
         self.marks: Marks | None = None
         self.on_step: Callable[[], None] | None = None
+        # Set by the hooks of a framework whose models are called in evaluation mode without gradients.
+        self.has_gradients: Callable[[], bool] = always
         # Set by gates.py where they note steps that pass by.
         self.passing_type: Callable[..., Any] = Passing
         self.reset(owner)
@@ -97,6 +104,9 @@ class Timeline:
         self._has_forward = self._has_backward = False
         self._step_forward = False
         self.has_seen_forward = False
+        # A model is evaluated between two steps, and the last step after which one was called so.
+        self._is_aside = False
+        self._aside_after = -1
         self._fresh: set[int] = set()
         self._first = False
         self.is_started = False
@@ -164,7 +174,7 @@ class Timeline:
             self._start()
         if self._is_evaluation():
             is_another = loader is not None and loader not in self._givers
-            self._carve_out_evaluation(is_last=is_another)
+            self._carve_out_evaluation(is_last=is_another or self._is_aside)
         elif self._stepped:
             self.switch(OTHER)
             if self._has_ended and self._tentative is not None:
@@ -184,7 +194,7 @@ class Timeline:
             self._givers.clear()
             if self.marks is not None:
                 self.marks.batch_begins()
-        self._has_forward = self._has_backward = False
+        self._has_forward = self._has_backward = self._is_aside = False
         self._gap_from = None
 
     def data_ends(self, loader: int, got: bool) -> None:
@@ -214,8 +224,10 @@ class Timeline:
         self.current = DATA
         self.data_ends(id(loader), got=False)
 
-    def forward_begins(self) -> None:
-        """The model is called."""
+    def forward_begins(self, is_evaluated: bool = False) -> None:
+        """The model is called, maybe in evaluation mode and without gradients."""
+        if is_evaluated or self._is_aside:
+            self._step_aside(is_evaluated)
         passing = self.passing
         if passing is not None:
             passing.seen = passing.seen & ~ANSWERED | SEEN_FORWARD
@@ -232,6 +244,12 @@ class Timeline:
 
     def forward_ends(self) -> None:
         """The model has answered; the loss comes next, unless the call was a whole step."""
+        if self._is_aside:
+            # What follows may be the loss, or the next batch, or the samples that are written.
+            self.settle()
+            self.current = OTHER
+            self._answer = self.totals[:]
+            return
         after = self.base if self._is_answered else LOSS
         if self.is_light:
             self.current = after
@@ -350,6 +368,7 @@ class Timeline:
         if self.is_light:
             self.settle()
         self._has_backward = True
+        self._is_aside = False
         self._stepped[key] = None
         self._tentative = self.totals[:]
         if self.marks is not None:
@@ -364,12 +383,12 @@ class Timeline:
 
     # -- steps -----------------------------------------------------------------------
 
-    def _close_at_last_step(self) -> None:
-        """The same optimizer again without a batch between: the step ended after its last one."""
+    def _close_at_last_step(self, begun: bool = True) -> None:
+        """The step was over after its last optimizer: it steps again, or a model is evaluated."""
         self._look_back()
         tentative = self._tentative or self.totals
         rest = [now - then for now, then in zip(self.totals, tentative, strict=True)]
-        self._close(tentative, cut=True, begun=True)
+        self._close(tentative, cut=True, begun=begun)
         self.totals = rest
 
     def _close(self, totals: list[float], cut: bool = False, begun: bool = False) -> None:
@@ -492,6 +511,28 @@ class Timeline:
     def _is_evaluation(self) -> bool:
         return self._has_forward and not self._has_backward and not self._stepped
 
+    def _step_aside(self, is_evaluated: bool) -> None:
+        """Between two steps, with no batch of a loader in hand, a model is evaluated or draws samples.
+
+        What is called so after each step, such as a player of games, is a part of the step.
+        """
+        self._look_back()
+        if is_evaluated and self._stepped and not self._depth:
+            ended = self.steps + 1
+            is_rare, self._aside_after = ended - self._aside_after > 1, ended
+            if is_rare:
+                self._close_at_last_step(begun=False)
+                self._is_aside = True
+        if not self._is_aside:
+            return
+        self.settle()
+        if self._is_evaluation():
+            self._carve_out_evaluation(is_last=not is_evaluated)
+        self._micro = self.totals[:]
+        if not is_evaluated:
+            self._is_aside = False
+            self._tell_gap()
+
     def _tell_gap(self) -> None:
         if self._gap_s:
             self.block.add("gap.step", self._gap_s)
@@ -509,7 +550,7 @@ class Timeline:
         """A batch that no backward pass followed was evaluated, not trained on."""
         self.switch(OTHER)
         totals = self.totals
-        if is_last and not self.is_light:
+        if is_last and (self._is_aside or not self.is_light):
             # What came after the last answer, such as saving, belongs to no batch.
             self._gap_s += sum(totals) - sum(self._answer)
             totals = self._answer
