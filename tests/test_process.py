@@ -51,6 +51,17 @@ def test_what_the_device_has_passed_is_told_at_the_end(watched: Watched) -> None
     assert loop.marks.measured == 11
 
 
+def test_gradients_that_nothing_we_know_steps_by_are_told(watched: Watched) -> None:
+    watched.timeline = loop = Loop().line
+    assert watched._unstepped() == {}
+    loop.backward_begins()
+    loop.backward_ends()
+    assert watched._unstepped() == {"is_unstepped": True}
+    loop.optimizer_begins(1)
+    loop.optimizer_ends(1)
+    assert watched._unstepped() == {}
+
+
 @pytest.fixture
 def haste(monkeypatch: pytest.MonkeyPatch) -> Iterator[Haste]:
     before, put = sys.getswitchinterval(), sys.setswitchinterval

@@ -431,6 +431,16 @@ def test_without_a_step_what_is_known_is_said(place: Path) -> None:
     )
 
 
+def test_a_program_that_steps_by_itself_hears_why_it_has_no_steps(place: Path) -> None:
+    folder = new_folder(place)
+    add_machine(folder, CPU)
+    add_rank(folder, {}, steps=0, facts={"is_unstepped": True})
+    assert make_verdict(read(folder)) == (
+        "No training step was recognised, as gradients were taken but no optimizer that Stoker knows "
+        "stepped: the run kept 3.2 of 16 cores busy, the slowest line is train.py:4 (35 %)."
+    )
+
+
 def test_a_failure_before_the_first_step_is_called_one(place: Path) -> None:
     folder = new_folder(place, exit=1, end=START + 30)
     add_rank(folder, {}, steps=0)

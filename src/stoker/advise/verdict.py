@@ -151,7 +151,9 @@ def _nothing(summary: Summary) -> str:
 def _no_step(summary: Summary, rank: Rank) -> str:
     if summary.state in ("failed", "killed"):
         return "No training step was recognised before the run ended in failure."
-    return "No training step was recognised" + _seen(summary, rank) + "."
+    why = ", as gradients were taken but no optimizer that Stoker knows stepped"
+    why = why if rank.facts.get("is_unstepped") else ""
+    return f"No training step was recognised{why}{_seen(summary, rank)}."
 
 
 def _no_steady(rank: Rank) -> str:

@@ -110,7 +110,8 @@ def _beside_steps(rank: Rank) -> list[str]:
             )
         )
     if rank.startup_s is not None:
-        told.append(("start-up", f"{render_seconds(rank.startup_s)} before the first step"))
+        first = "step" if rank.steps else "batch"
+        told.append(("start-up", f"{render_seconds(rank.startup_s)} before the first {first}"))
     return [f"  {name:<12}{text}" for name, text in told]
 
 

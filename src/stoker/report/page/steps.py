@@ -145,7 +145,8 @@ def _beside(rank: Rank, wall_s: float) -> Html | None:
         )
 
     if rank.startup_s is not None:
-        add("start-up, before the first step", 1, rank.startup_s)
+        first = "step" if rank.steps else "batch"
+        add(f"start-up, before the first {first}", 1, rank.startup_s)
     for name, split in (
         ("warm-up steps", rank.warmup),
         ("first steps of an epoch", rank.first),

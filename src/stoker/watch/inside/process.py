@@ -249,7 +249,7 @@ class Watched:
             "world": self.world,
             "steps": timeline.steps,
             "epochs": timeline.epochs,
-            "facts": {**self.facts, **self._ask(), **self.lines.saving()},
+            "facts": {**self.facts, **self._ask(), **self.lines.saving(), **self._unstepped()},
             "notes": self.notes,
             "opens": self.opens.count,
             "cost_s": round(self.cost_s, 4),
@@ -257,6 +257,12 @@ class Watched:
             "lines": self.lines.told((*NAMES, "other", "forward"), self._device_lines()),
             **({} if self.exact is None else {"exact": self.exact.told()}),
         }
+
+    def _unstepped(self) -> dict[str, object]:
+        """Say so where gradients are taken and nothing steps that we know."""
+        timeline = self.timeline
+        is_so = timeline.has_seen_backward and not timeline.has_stepped
+        return {"is_unstepped": True} if is_so else {}
 
     def _ask(self) -> dict[str, object]:
         answers: dict[str, object] = {}

@@ -103,7 +103,7 @@ class Timeline:
         self._between_s = self._ended_between_s = 0.0
         self._has_forward = self._has_backward = False
         self._step_forward = False
-        self.has_seen_forward = False
+        self.has_seen_forward = self.has_seen_backward = False
         # A model is evaluated between two steps, and the last step after which one was called so.
         self._is_aside = False
         self._aside_after = -1
@@ -265,7 +265,7 @@ class Timeline:
         if passing is not None:
             passing.seen |= SEEN_BACKWARD | ANSWERED
         before = self.switch(BACKWARD)
-        self._has_backward = self._is_answered = True
+        self._has_backward = self.has_seen_backward = self._is_answered = True
         self._gap_from = None
         # Within a call that is a whole step, such as Lightning's, the call goes on after it.
         self._after = FORWARD if before == FORWARD else self.base
