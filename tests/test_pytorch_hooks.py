@@ -88,3 +88,32 @@ def test_a_loader_knows_of_the_steps_that_were_trained_on_it(watched: Watched) -
     loop.line.flush()
     loaders = watched.facts["loaders"].values()
     assert {each["batch_size"]: each["trained"] for each in loaders} == {8: 6, 100: 0}
+
+
+def watch_scaler(watched: Watched) -> Any:
+    """Return a scaler's class that is watched."""
+
+    class Scaler:
+        def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            return optimizer, args, kwargs
+
+    PyTorch(watched, SimpleNamespace(Tensor=str))._watch_scaler(SimpleNamespace(GradScaler=Scaler))
+    return Scaler
+
+
+def test_a_scaler_may_be_given_its_optimizer_by_name(watched: Watched) -> None:
+    scaler, adam = watch_scaler(watched)(), object()
+    for _ in range(2):
+        assert scaler.step(optimizer=adam, closure=None) == (adam, (), {"closure": None})
+    assert scaler.step(adam, 1, more=2) == (adam, (1,), {"more": 2})
+    watched.timeline.flush()
+    assert watched.timeline.steps == 3
+
+
+def test_a_scaler_that_is_called_wrongly_says_what_it_says_without_us(watched: Watched) -> None:
+    kind = watch_scaler(watched)
+    with pytest.raises(TypeError) as caught:
+        kind().step()
+    with pytest.raises(TypeError) as without_us:
+        kind.step.__wrapped__(kind())
+    assert str(caught.value) == str(without_us.value)

@@ -281,7 +281,7 @@ def stepping(
     timeline: Timeline,
     original: Callable[..., Any],
     compiler: Compiler,
-    key: Callable[..., int] = lambda self, *_: id(self),
+    key: Callable[..., int] = lambda self, *_, **__: id(self),
 ) -> Callable[..., Any]:
     """Return a method that takes an optimizer's step, with the step around it."""
 
@@ -289,7 +289,7 @@ def stepping(
         if compiler.asks is not None and compiler.asks():
             return original(*args, **kwargs)
         is_begun = timeline.is_trainer(get_ident())
-        number = key(*args)
+        number = key(*args, **kwargs)
         if is_begun:
             timeline.optimizer_begins(number)
         try:

@@ -245,7 +245,7 @@ class PyTorch:
             self.timeline,
             module.GradScaler.step,
             self.compiler,
-            lambda self, optimizer, *_: id(optimizer),
+            lambda self, optimizer=None, *_, **__: id(optimizer),
         )
 
     # -- communicating ---------------------------------------------------------------
