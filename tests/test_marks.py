@@ -23,7 +23,7 @@ from stoker.watch.inside.marks import (
     STRETCH,
     Marks,
 )
-from stoker.watch.inside.phases import BACKWARD, FORWARD, OPEN
+from stoker.watch.inside.phases import BACKWARD, FORWARD, OPEN, OPTIMIZER
 from stoker.watch.inside.timeline import Timeline
 from test_timeline import ADAM, SGD, TRAIN, VALID, Clock
 
@@ -214,6 +214,20 @@ class Loop:
 
         self.data(1)
         self.model(whole)()
+
+    def steps_in_a_backward_pass(self) -> None:
+        """Each gradient is used as soon as it is there."""
+
+        def whole(ms: float) -> None:
+            self.launch(ms)
+            self.optimizer()
+            self.launch(ms)
+            self.optimizer(key=SGD)
+
+        wrapper = spanning(self.line, whole, BACKWARD, where=OPEN | {FORWARD})
+        self.data(1)
+        self.forward()
+        self.gated(wrapper, "backward", whole)(2)
 
     def closure(self) -> None:
         """The optimizer calls the model, as Lightning has it, or a scaler the optimizer."""
@@ -775,6 +789,7 @@ EVENTS: dict[str, Callable[[Loop], None]] = {
     "epoch": lambda loop: loop.epoch(),
     "step in a call": lambda loop: loop.step_in_a_call(),
     "steps in a call": lambda loop: loop.steps_in_a_call(),
+    "steps in a backward pass": lambda loop: loop.steps_in_a_backward_pass(),
     "closure": lambda loop: loop.closure(),
     "failure": lambda loop: loop.failure(),
     "evaluation": lambda loop: loop.evaluation(),
@@ -783,6 +798,28 @@ EVENTS: dict[str, Callable[[Loop], None]] = {
     "fork": lambda loop: loop.marks.forget(),
     "capture": lambda loop: setattr(loop.device, "capturing", not loop.device.capturing),
 }
+
+
+@pytest.mark.parametrize("has_gates", [False, True])
+def test_a_backward_pass_goes_on_after_an_optimizer_within_it(has_gates: bool) -> None:
+    loop = Loop(compiled("_gate") if has_gates else None)
+    loop.device.cost_ms = 0.05
+    phases: list[int] = []
+    launch = loop.launch
+
+    def told(ms: float) -> None:
+        phases.append(loop.line.current)
+        launch(ms)
+
+    loop.launch = told  # type: ignore[method-assign]
+    for _ in range(20 + MIN_MEASURED):
+        loop.steps_in_a_backward_pass()
+        loop.wait_for_device()
+    assert loop.line.passing is not None
+    # The model, then a gradient and its optimizer, twice.
+    assert phases[:5] == [FORWARD, BACKWARD, OPTIMIZER, BACKWARD, OPTIMIZER]
+    # Of steps that pass by, those of an optimizer are not told.
+    assert phases[-5:] == [FORWARD, BACKWARD, BACKWARD, BACKWARD, BACKWARD]
 
 
 @pytest.mark.parametrize("has_gates", [False, True])

@@ -339,6 +339,25 @@ def test_an_evaluation_in_the_middle_of_an_epoch_begins_no_epoch(loop: Loop) -> 
     assert loop.line.epochs == 0
 
 
+def test_an_optimizer_inside_the_backward_pass_is_taken_off_it(loop: Loop) -> None:
+    """As where a hook uses each gradient as soon as it is there."""
+    loop.warm_up()
+    for _ in range(4):
+        loop.data(4)
+        loop.forward(2)
+        loop.line.backward_begins()
+        for key in (ADAM, SGD):
+            loop.wait(3)
+            loop.optimizer(1, key)
+        loop.wait(0.5)
+        loop.line.backward_ends()
+    found = loop.found()
+    # The last step ends with its optimizer.
+    assert found.pop("backward") == pytest.approx(6.5 - 0.5 / 4)
+    assert found.pop("step") == pytest.approx(14.5 - 0.5 / 4)
+    assert found == {"data": 4, "forward": 2, "optimizer": 2, "count": 4}
+
+
 def test_a_closure_inside_the_optimizer_is_forward_and_backward(loop: Loop) -> None:
     loop.warm_up()
     for _ in range(4):

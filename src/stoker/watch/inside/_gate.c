@@ -188,13 +188,15 @@ static PyObject *before_step(Gate *gate, Notes *passing, PyObject *args, PyObjec
 static PyObject *after_step(Gate *gate, Notes *passing, PyObject *args, PyObject *names)
 {
     PyObject *now;
+    long phase;
     if (!is_its_turn(passing, args) || (now = time_of(gate)) == NULL)
         return PyObject_Call(gate->wrapper, args, names);
     passing->stepped_at = PyFloat_AsDouble(now);
     PyErr_Clear();
     passing->at++;
     Py_DECREF(now);
-    if (phase_of(gate) != FORWARD)
+    phase = phase_of(gate);
+    if (phase != FORWARD && phase != BACKWARD)
         set_phase(gate, OTHER);
     Py_RETURN_NONE;
 }

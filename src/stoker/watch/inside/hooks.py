@@ -6,7 +6,7 @@ import sys
 from _thread import get_ident
 
 from .passing import ANSWERED, SEEN_BACKWARD, SEEN_FORWARD
-from .phases import DATA, FORWARD, LOSS, OPEN, OPTIMIZER, OTHER, PREPARE
+from .phases import DATA, FORWARD, LOSS, OPEN, OPTIMIZER, OTHER, PREPARE, STEPS_WITHIN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def around_steps(
         if passing is not None and passing.order[at := passing.at] == id(optimizer):
             passing.stepped_at = clock()
             passing.at = at + 1
-            if timeline.current != FORWARD:
+            if timeline.current not in STEPS_WITHIN:
                 timeline.current = OTHER
             return
         if get_ident() != timeline.owner:

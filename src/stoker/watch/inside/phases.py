@@ -10,6 +10,9 @@ NAMES = ("data", "h2d", "forward", "backward", "optimizer", "comm", "graph", "ot
 COUNT = 10
 # Phases in which a hook may begin a new one; in the others it is part of what is going on.
 OPEN = frozenset((OTHER, PREPARE, LOSS, OPTIMIZER))
+# Phases within which an optimizer may step, and which go on after it: a call that is a whole step, and
+# a backward pass in which each gradient is used as soon as it is there.
+STEPS_WITHIN = frozenset((FORWARD, BACKWARD))
 
 
 def settled(totals: list[float], forward_seen: bool) -> list[float]:

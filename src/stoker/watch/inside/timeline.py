@@ -21,6 +21,7 @@ from .phases import (
     OPTIMIZER,
     OTHER,
     PREPARE,
+    STEPS_WITHIN,
     settled,
 )
 
@@ -285,7 +286,8 @@ class Timeline:
         if key in self._stepped:
             self._close_at_last_step()
         self._gap_from = None
-        self._around = FORWARD if self.switch(OPTIMIZER) == FORWARD else OTHER
+        before = self.switch(OPTIMIZER)
+        self._around = before if before in STEPS_WITHIN else OTHER
         self.base = OPTIMIZER
 
     def optimizer_ends(self, key: int) -> None:
