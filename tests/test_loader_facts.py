@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.watch.inside.loader_facts import find_root
+from stoker.watch.inside.loader_facts import find_root, loader_facts
 
 
 class Folder:
@@ -87,3 +87,56 @@ def test_others_have_no_folder() -> None:
         *odd,
     ):
         assert find_root(dataset) is None
+
+
+class Library:
+    """Has a length that is not the user's doing; so have those that are made of it."""
+
+    exec(compile("def __len__(self): return 12", "/usr/lib/python3/dist-packages/torch.py", "exec"))
+
+
+class Loader(Library):
+    """As torch's, with what people may give it."""
+
+    def __init__(self, batch_sampler: object = None, sampler: object = None, kind: int = 0) -> None:
+        self.dataset: list[int] = []
+        self.batch_sampler, self.sampler, self._dataset_kind = batch_sampler, sampler, kind
+
+
+class Batches(Library):
+    """As torch's batches of what a sampler says."""
+
+    def __init__(self, sampler: object) -> None:
+        self.sampler = sampler
+
+
+class Drawn:
+    """As people write samplers: to count its batches it has to draw them."""
+
+    def __len__(self) -> int:
+        raise RuntimeError("drawn")
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        Loader(batch_sampler=Drawn()),
+        Loader(batch_sampler=Batches(Drawn())),
+        Loader(sampler=Drawn()),
+        Loader(kind=1),
+    ],
+)
+def test_code_of_the_users_own_is_not_asked_how_many_batches_there_are(loader: Loader) -> None:
+    assert loader_facts(loader)["batches"] is None
+
+
+def test_a_loader_knows_its_batches_where_a_library_counts_them() -> None:
+    for loader in (Loader(), Loader(Batches(Library())), Loader(sampler=Library())):
+        assert loader_facts(loader)["batches"] == 12
+
+
+def test_samplers_that_have_no_length_leave_it_unknown() -> None:
+    assert (
+        loader_facts(type("Endless", (), {"dataset": [], "batch_sampler": None})())["batches"]
+        is None
+    )

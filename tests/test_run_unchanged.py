@@ -1313,7 +1313,9 @@ def torch_program(name: str, *words: str) -> list[str]:
 
 @needs_torch
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [["0"], ["2"], ["2", "spawn"], ["2", "persistent"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [["0"], ["2"], ["2", "spawn"], ["2", "persistent"], ["0", "sampler"]], ids=" ".join
+)
 def test_losses_and_random_numbers_are_the_same_bit_for_bit(
     words: list[str], compare: Compare
 ) -> None:
@@ -1355,7 +1357,7 @@ TOPICS = [
     "error of a collective", "error of a loader in a thread", "error of a model in a thread",
     "end of the loader", "error in the batch's to",
     "place of a warning of torch", "place of a warning in forward",
-    "place of a warning in the dataset",
+    "place of a warning in the dataset", "warnings of a dataset's length",
     "graph of a model with a layer of the same class", "calls patched by others",
     "lives of objects", "signatures", "attributes of the model", "state of the optimizer", "threads",
 ]  # fmt: skip

@@ -22,6 +22,16 @@ class Noisy(Dataset):
         return (row.flip(0) if random.random() < 0.5 else row), torch.rand(2)
 
 
+class Shuffled:
+    """Batches of the user's own making, which have to be drawn to be counted."""
+
+    def __iter__(self):
+        yield from torch.randperm(96).view(-1, 8).tolist()
+
+    def __len__(self):
+        return sum(1 for _ in self)
+
+
 def hashed(*states):
     return hashlib.sha256(repr(states).encode()).hexdigest()[:16]
 
@@ -32,10 +42,12 @@ def main():
     np.random.seed(2)
     torch.manual_seed(3)
     torch.set_num_threads(1)
+    batches = {"batch_size": 8, "shuffle": True}
+    if "sampler" in options:
+        batches = {"batch_sampler": Shuffled()}
     loader = DataLoader(
         Noisy(),
-        batch_size=8,
-        shuffle=True,
+        **batches,
         num_workers=int(workers),
         persistent_workers="persistent" in options,
         multiprocessing_context="spawn" if "spawn" in options else None,

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.fx
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 told = {}
 # What the parts below are to do in their next call.
@@ -49,6 +49,19 @@ class Rows(Dataset):
             for level in (1, 2, 3, 4, 5, 6):
                 warnings.warn(f"row {level}", stacklevel=level)
         return torch.ones(4)
+
+
+class Stream(IterableDataset):
+    """Says that it has fewer rows than it has."""
+
+    def __len__(self):
+        return 1
+
+    def __iter__(self):
+        return iter(torch.ones(3, 2, 4))
+
+    def __repr__(self):
+        return "a stream"
 
 
 class Net(nn.Module):
@@ -154,6 +167,14 @@ def failing(topic, action=epoch):
     wanted.discard(topic)
 
 
+def read_twice():
+    stream = DataLoader(Stream(), batch_size=None)
+    for _ in range(2):
+        for x in stream:
+            model(x).sum().backward()
+            optimizer.step()
+
+
 def in_thread(action):
     def run():
         error = []
@@ -235,6 +256,7 @@ def main():
     warning("place of a warning of torch", old_words)
     warning("place of a warning in forward")
     warning("place of a warning in the dataset")
+    warning("warnings of a dataset's length", read_twice)
     look_at_graphs()
     look_at_lives()
     look_at_names()

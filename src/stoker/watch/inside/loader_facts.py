@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from .lines import is_users
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -14,7 +16,7 @@ FOLDERS = ("root", "root_dir", "data_dir", "data_root", "img_dir", "image_dir", 
            "folder", "directory", "path")  # fmt: skip
 FILES = ("paths", "files", "image_paths", "img_paths", "file_paths", "filenames", "samples",
          "images")  # fmt: skip
-# A Subset holds the dataset that it is a part of, and that may be one, too.
+# A Subset holds the dataset that it is a part of, and that may be one, too; so it is with samplers.
 MAX_DEPTH = 4
 
 
@@ -27,11 +29,28 @@ def loader_facts(loader: Any) -> dict[str, object]:
     facts["root"] = find_root(loader.dataset)
     # Workers would each read the whole of such a dataset, unless it shares itself out.
     facts["is_iterable"] = getattr(loader, "_dataset_kind", 0) == 1
-    try:
-        facts["batches"] = len(loader)
-    except TypeError:
-        facts["batches"] = None
+    facts["batches"] = None if facts["is_iterable"] else _batches(loader)
     return facts
+
+
+def _batches(loader: Any) -> int | None:
+    """Return how many batches an epoch has; None where code of the user's own would have to tell.
+
+    That may do anything, such as drawing random numbers. A loader that was asked for the length of an
+    iterable dataset would warn of each batch beyond it.
+    """
+    asked = loader
+    for _ in range(MAX_DEPTH):
+        code = getattr(getattr(type(asked), "__len__", None), "__code__", None)
+        if code is not None and is_users(code.co_filename):
+            return None
+        held = getattr(asked, "__dict__", {})
+        inner = held.get("batch_sampler")
+        asked = held.get("sampler") if inner is None else inner
+    try:
+        return len(loader)
+    except TypeError:
+        return None
 
 
 def find_root(dataset: Any) -> str | None:
