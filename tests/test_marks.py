@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from _thread import get_ident
 from collections.abc import Callable, Sequence
@@ -820,6 +821,43 @@ def test_a_backward_pass_goes_on_after_an_optimizer_within_it(has_gates: bool) -
     assert phases[:5] == [FORWARD, BACKWARD, OPTIMIZER, BACKWARD, OPTIMIZER]
     # Of steps that pass by, those of an optimizer are not told.
     assert phases[-5:] == [FORWARD, BACKWARD, BACKWARD, BACKWARD, BACKWARD]
+
+
+def in_thread(action: Callable[[], object]) -> None:
+    thread = threading.Thread(target=action)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("is_engines", [True, False])
+def test_optimizers_step_in_the_threads_of_a_backward_pass(is_engines: bool) -> None:
+    """A device has such a thread, for which the one that we watch waits; others train for themselves."""
+    loop = Loop()
+    loop.before, loop.after = around_steps(
+        loop.line, NOBODY, lambda optimizer: None, lambda: is_engines
+    )
+    for _ in range(10):
+        loop.data(4)
+        loop.forward()
+        loop.line.backward_begins()
+        loop.launch(3)
+        if is_engines:
+            in_thread(loop.optimizer)
+        loop.line.backward_ends()
+        if not is_engines:
+            loop.optimizer()
+        loop.wait_for_device()
+    owner = loop.line.owner
+    if not is_engines:
+        loop.line.backward_begins()
+        in_thread(loop.optimizer)
+        loop.line.backward_ends()
+    assert loop.line.owner == owner == get_ident()
+    loop.line.flush()
+    assert loop.line.steps == 10
+    assert {name: loop.found()[name] for name in ("forward", "backward", "optimizer")} == {
+        "forward": 2.1, "backward": 3, "optimizer": 1,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("has_gates", [False, True])

@@ -6,7 +6,7 @@ import sys
 from _thread import get_ident
 
 from .passing import ANSWERED, SEEN_BACKWARD, SEEN_FORWARD
-from .phases import DATA, FORWARD, LOSS, OPEN, OPTIMIZER, OTHER, PREPARE, STEPS_WITHIN
+from .phases import BACKWARD, DATA, FORWARD, LOSS, OPEN, OPTIMIZER, OTHER, PREPARE, STEPS_WITHIN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ UNNAMED = "<stoker importlib._bootstrap>"
 # Where PyTorch gives batches, and where it has its own function around an optimizer's step.
 LOADERS = "torch/utils/data/dataloader.py"
 OPTIMIZERS = "torch/optim/optimizer.py"
+# What is on while an optimizer steps in a backward pass, which may be one of several.
+WITHIN_BACKWARD = frozenset((BACKWARD, OPTIMIZER))
 
 
 def wait_for_frameworks(watched: Watched) -> None:
@@ -240,10 +242,20 @@ def asking(
 
 
 def around_steps(
-    timeline: Timeline, compiler: Compiler, meet: Callable[[Any], object]
+    timeline: Timeline,
+    compiler: Compiler,
+    meet: Callable[[Any], object],
+    is_engines: Callable[[], bool] = never,
 ) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Return what PyTorch is to call before and after each step of an optimizer."""
+    """Return what PyTorch is to call before and after each step of an optimizer.
+
+    `is_engines` says whether the thread it is asked in runs a backward pass: a device has one of its
+    own, in which an optimizer may step while the thread that we watch waits.
+    """
     clock = timeline.clock
+
+    def is_within(thread: int) -> bool:
+        return timeline.current in WITHIN_BACKWARD and thread != timeline.owner and is_engines()
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         if compiler.asks is not None and compiler.asks():
@@ -252,7 +264,7 @@ def around_steps(
         if passing is not None and (not passing.at or passing.order[passing.at] == id(optimizer)):
             return  # whether the first of a step is the one whose turn it is will be seen afterwards
         thread = get_ident()
-        if thread == timeline.owner or timeline.is_trainer(thread):
+        if thread == timeline.owner or is_within(thread) or timeline.is_trainer(thread):
             timeline.optimizer_begins(id(optimizer))
 
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -265,7 +277,8 @@ def around_steps(
             if timeline.current not in STEPS_WITHIN:
                 timeline.current = OTHER
             return
-        if get_ident() != timeline.owner:
+        thread = get_ident()
+        if thread != timeline.owner and not is_within(thread):
             return
         if passing is not None:
             timeline.optimizer_begins(id(optimizer))

@@ -233,7 +233,10 @@ class PyTorch:
 
     def _watch_optimizer(self, module: Any) -> None:
         timeline, compiler = self.timeline, self.compiler
-        before, after = around_steps(timeline, compiler, self.models.look)
+        task = getattr(self.torch._C, "_current_graph_task_id", lambda: -1)
+        before, after = around_steps(
+            timeline, compiler, self.models.look, is_engines=lambda: task() != -1
+        )
         self.gates.register(module.register_optimizer_step_pre_hook, before, "before")
         self.gates.register(module.register_optimizer_step_post_hook, after, "after")
         zero_grad = module.Optimizer.zero_grad
