@@ -328,6 +328,39 @@ def test_the_first_step_of_each_epoch_is_apart(loop: Loop) -> None:
     assert loop.found()["data"] == 4
 
 
+@pytest.mark.parametrize("is_read_to_its_end", [False, True])
+def test_steps_are_steady_where_each_has_a_loader_from_its_beginning(
+    loop: Loop, is_read_to_its_end: bool
+) -> None:
+    """As with `next(iter(loader))` for each batch, or where an epoch has but one."""
+    for _ in range(10):
+        loop.line.loader_begins()
+        loop.wait(20)
+        loop.line.loader_ends(TRAIN)
+        loop.step()
+        if is_read_to_its_end:
+            loop.data(1, got=False)
+    assert loop.line.epochs == (10 if is_read_to_its_end else 1)
+    found = loop.found()
+    assert found.pop("count") == 7
+    assert found == pytest.approx(
+        {"data": 24, "forward": 2, "backward": 3, "optimizer": 1, "step": 30}
+    )
+    assert loop.found("first") == {}
+
+
+def test_an_epoch_of_one_step_among_others_is_as_any(loop: Loop) -> None:
+    loop.warm_up()
+    for steps in (5, 1, 5, 1, 1, 5):
+        loop.line.epoch_begins(TRAIN)
+        for _ in range(steps):
+            loop.step()
+        loop.data(1, got=False)
+    assert loop.line.epochs == 6
+    # Those that come right after one are not apart from it.
+    assert loop.found("first")["count"] == 3
+
+
 def test_an_evaluation_in_the_middle_of_an_epoch_begins_no_epoch(loop: Loop) -> None:
     loop.warm_up()
     loop.line.epoch_begins(VALID)

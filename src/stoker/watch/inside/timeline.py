@@ -110,6 +110,8 @@ class Timeline:
         self._aside_after = -1
         self._fresh: set[int] = set()
         self._first = False
+        # Of the step before: it was the first of an epoch, too; and since then a loader had no more.
+        self._was_first = self._has_finished = False
         self.is_started = False
         # Set by device_lines.py for the step that it traces.
         self.is_traced = False
@@ -208,6 +210,7 @@ class Timeline:
                 self._fresh.discard(loader)
                 self._first = True
             return
+        self._has_finished = True
         # The end of a loader, where its workers stop, and what follows up to the next batch of any
         # loader, stand between two epochs.
         self.settle()
@@ -492,12 +495,17 @@ class Timeline:
         self._is_new = self._step_forward = False
 
     def _kind(self, length: float) -> str:
+        # Where each step is the first of a loader's, that is how steps are: nothing tells them apart.
+        is_first, is_another = self._first and not self._was_first, self._has_finished
         if self._first:
-            self.epochs += 1
+            # A loader that is asked anew for each batch has no epochs.
+            self.epochs += is_first or is_another
+            self._has_finished = False
+        self._was_first = self._first
         if self.is_traced:
             self.is_traced = False
             # The first of an epoch is longer for other reasons.
-            return FIRST if self._first else TRACED
+            return FIRST if is_first else TRACED
         if self.is_warming_up:
             self._lately = [*self._lately, length][-WARMUP_STEPS:]
             has_pace = max(self._lately) <= PACE_FACTOR * min(self._lately)
@@ -508,7 +516,7 @@ class Timeline:
             if self.steps <= WARMUP_STEPS or (is_slow and self.steps <= LATE_WARMUP_STEPS):
                 return WARMUP
             self.is_warming_up = False
-        return FIRST if self._first else STEADY
+        return FIRST if is_first else STEADY
 
     def _is_evaluation(self) -> bool:
         return self._has_forward and not self._has_backward and not self._stepped
