@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from stoker.watch.inside.hooks import spanning
 from stoker.watch.inside.marks import MIN_MEASURED
-from stoker.watch.inside.phases import OPEN, PREPARE
+from stoker.watch.inside.phases import FORWARD, OPEN, PREPARE
 from stoker.watch.inside.process import Watched
 from stoker.watch.inside.pytorch import PyTorch
 from test_marks import Loop
+from test_timeline import VALID
 
 
 @pytest.fixture
@@ -117,3 +119,33 @@ def test_a_scaler_that_is_called_wrongly_says_what_it_says_without_us(watched: W
     with pytest.raises(TypeError) as without_us:
         kind.step.__wrapped__(kind())
     assert str(caught.value) == str(without_us.value)
+
+
+def test_a_model_whose_answer_is_a_gradient_is_evaluated_as_any(watched: Watched) -> None:
+    """As one of forces, which are gradients of an energy."""
+    loop = Loop()
+    loop.marks.is_on = False
+    watched.timeline = loop.line
+    autograd = SimpleNamespace(backward=loop.launch, grad=loop.launch)
+    PyTorch(watched, SimpleNamespace(Tensor=str))._watch_backward(autograd)
+
+    def force(energy_ms: float) -> None:
+        loop.clock.move(energy_ms)
+        autograd.grad(0)
+
+    model = spanning(loop.line, force, FORWARD)
+    for _ in range(10):
+        loop.data(4)
+        model(2)
+        loop.clock.move(1)  # the loss
+        autograd.backward(0)
+        loop.optimizer()
+        for _ in range(2):
+            loop.data(1, VALID)
+            model(2)
+    loop.line.flush()
+    assert loop.line.steps == 10
+    found = loop.found()
+    assert found["forward"] == pytest.approx(3.1)
+    assert found["backward"] == pytest.approx(0.1)
+    assert loop.found("eval") == pytest.approx({"data": 1, "forward": 2.1})

@@ -225,9 +225,10 @@ class PyTorch:
 
     def _watch_backward(self, module: Any) -> None:
         timeline = self.timeline
-        for name in ("backward", "grad"):
+        # A model whose answer is a gradient, such as a force, gives it to what is evaluated, too.
+        for name, where in (("backward", BACKWARD_MAY_BEGIN), ("grad", OPEN)):
             original = getattr(module, name)
-            wrapper = spanning(timeline, original, BACKWARD, self.compiler, BACKWARD_MAY_BEGIN)
+            wrapper = spanning(timeline, original, BACKWARD, self.compiler, where)
             setattr(module, name, wrapper)
         self.gates.put(module, "backward", module.backward, "backward")
 
