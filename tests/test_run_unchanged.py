@@ -667,6 +667,21 @@ def test_the_program_is_watched_at_all(compare: Compare) -> None:
     assert [json.loads(each.read_text())["argv"] for each in facts] == [["script.py"]]
 
 
+def other_python(*names: str) -> str:
+    """The first of these interpreters that this machine has."""
+    ask = "import sys; print(sys.executable)"
+    for name in names:
+        with suppress(OSError, subprocess.CalledProcessError):
+            asked = [name, "-c", ask]
+            return subprocess.check_output(asked, stderr=subprocess.DEVNULL, text=True).strip()
+    pytest.skip(f"there is no {' or '.join(names)}")
+
+
+def test_python_2_is_left_alone(compare: Compare) -> None:
+    name = compare.write("import sys\nprint(sys.path, 'sitecustomize' in sys.modules)\n1 / 0")
+    compare.same([other_python("python2", "python2.7"), "-B", name])
+
+
 # -- modules that look like ours, or like a framework ---------------------------------
 
 

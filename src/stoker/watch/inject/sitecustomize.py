@@ -1,7 +1,7 @@
 """Enters every Python process of a watched run, then makes way for the site's own module.
 
 Python imports `sitecustomize` before the user's first line; `stoker run` puts this folder on
-PYTHONPATH. Written for any Python 3: what is too old to be watched is left alone. No module of
+PYTHONPATH. Written for any Python, also 2: what is too old to be watched is left alone. No module of
 the standard library is imported that Python has not imported already, and ours go by a name of
 their own, so that any name is free for the user's modules.
 """
@@ -39,6 +39,6 @@ try:
     # The site's own, or the ImportError that Python expects where there is none.
     import sitecustomize  # noqa: F401
 except BaseException as error:
-    if error.__traceback__ is not None:
+    if getattr(error, "__traceback__", None) is not None:
         error.__traceback__ = error.__traceback__.tb_next
     raise
