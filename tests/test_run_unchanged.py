@@ -682,6 +682,30 @@ def test_python_2_is_left_alone(compare: Compare) -> None:
     compare.same([other_python("python2", "python2.7"), "-B", name])
 
 
+INTERPRETERS = """
+try:
+    import _interpreters as interpreters
+    makes = interpreters.create, lambda: interpreters.create('legacy')
+except ImportError:
+    import _xxsubinterpreters as interpreters
+    makes = interpreters.create, lambda: interpreters.create(isolated=False)
+for make in makes * 4:
+    inner = make()
+    interpreters.run_string(inner, "import os; print(open(os.devnull).read(), end='inside ')")
+    interpreters.destroy(inner)
+print('end')
+"""
+
+
+@pytest.mark.parametrize(
+    "python", [sys.executable, "python3.10", "python3.12", "python3.13"], ids=os.path.basename
+)
+def test_interpreters_within_the_program_live_and_end(python: str, compare: Compare) -> None:
+    name = compare.write(INTERPRETERS)
+    done = compare.same([other_python(python), "-u", name])
+    assert done.out == "inside " * 8 + "end\n"
+
+
 # -- modules that look like ours, or like a framework ---------------------------------
 
 

@@ -8,7 +8,19 @@ from __future__ import annotations
 
 
 def start() -> None:
-    """Watch this process."""
+    """Watch this process, by its main interpreter: in another a thread of ours would abort it."""
+    if not _is_main_interpreter():
+        return
     from .process import Watched
 
     Watched().start()
+
+
+def _is_main_interpreter() -> bool:
+    import _signal  # type: ignore[import-not-found]
+
+    try:
+        _signal.signal(0, _signal.SIG_DFL)  # there is no such signal
+    except ValueError as error:
+        return "interpreter" not in str(error)
+    return True

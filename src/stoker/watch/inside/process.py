@@ -49,6 +49,9 @@ PATIENCE_S = 0.5
 # that frees it. A thread that Python stops in the middle of that, at its end, would abort.
 END_PATIENCE_S = 5.0
 
+# With these a program makes interpreters, which may have locks of their own.
+INTERPRETERS = ("_interpreters", "_xxsubinterpreters")
+
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
@@ -167,7 +170,8 @@ class Watched:
             now = time.perf_counter()
             busy = time.thread_time()
             try:
-                self._look(me, now - last)
+                if self._may_look():
+                    self._look(me, now - last)
                 # Not by the clock: others on the cores would make looks rare, and each weigh more.
                 cost += COST_MEMORY * (time.thread_time() - busy - cost)
                 if now - tell_at >= TELL_S:
@@ -192,6 +196,15 @@ class Watched:
         least = LATE_LOOK_S if is_late else LATER_LOOK_S
         budget = LATE_LOOK_BUDGET if is_late else LOOK_BUDGET
         return min(MAX_LOOK_S, max(least, (CHANGE_S + cost) / budget))
+
+    def _may_look(self) -> bool:
+        # Python looks at the threads of all interpreters, and breaks those that run beside ours.
+        if not any(each in sys.modules for each in INTERPRETERS):
+            return True
+        note = "lines are not known from when the program may have had several interpreters"
+        if note not in self.notes:
+            self.notes.append(note)
+        return False
 
     def _look(self, me: int, seconds: float) -> None:
         timeline, threads = self.timeline, 0
