@@ -92,3 +92,15 @@ def test_an_interval_that_the_program_sets_is_kept(haste: Haste) -> None:
     assert haste._get() == sys.getswitchinterval() == 0.25
     haste.rest()
     assert haste._get() == sys.getswitchinterval() == 0.25
+
+
+def test_when_the_program_forks_our_thread_is_gone_and_not_only_about_to_be(
+    watched: Watched,
+) -> None:
+    # Python counts the threads of the process at a fork, and warns if there are several.
+    tasks = Path("/proc/self/task")
+    before = len(list(tasks.iterdir()))
+    for _ in range(300):
+        watched._resume()
+        watched._before_fork()
+        assert len(list(tasks.iterdir())) == before

@@ -48,6 +48,9 @@ PATIENCE_S = 0.5
 # A look may hold the last reference to what the program has just let go, and then it is our thread
 # that frees it. A thread that Python stops in the middle of that, at its end, would abort.
 END_PATIENCE_S = 5.0
+# Of a thread that has said its last word; the kernel takes some twenty microseconds.
+EXIT_PATIENCE_S = 0.05
+EXIT_LOOK_S = 1e-5
 
 # With these a program makes interpreters, which may have locks of their own.
 INTERPRETERS = ("_interpreters", "_xxsubinterpreters")
@@ -87,6 +90,7 @@ class Watched:
         self._stop = _thread.allocate_lock()
         self._ended = _thread.allocate_lock()
         self._is_ticking = False
+        self._ticker = 0
         self._is_alone = True
         self._pid = os.getpid()
         self._forks = 0
@@ -148,6 +152,10 @@ class Watched:
             self.timeline.marks.forget()
         # A fork while our thread holds a lock would leave the child with a lock held for ever.
         self._pause(PATIENCE_S)
+        # Python (from 3.12 on) warns the program if it finds more threads than one.
+        task, until = f"/proc/self/task/{self._ticker}", time.perf_counter() + EXIT_PATIENCE_S
+        while os.path.exists(task) and time.perf_counter() < until:
+            time.sleep(EXIT_LOOK_S)
 
     def _pause(self, patience_s: float) -> None:
         # Several threads may fork at once: one stops ours, all wait for it to end.
@@ -160,6 +168,7 @@ class Watched:
 
     def _tick(self) -> None:
         me = _thread.get_ident()
+        self._ticker = _thread.get_native_id()
         interval = LOOK_S
         cost = 0.0
         last = tell_at = time.perf_counter()
