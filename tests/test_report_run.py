@@ -426,7 +426,7 @@ def test_warm_up_alone_is_no_verdict(place: Path) -> None:
 
 def test_without_a_step_what_is_known_is_said(place: Path) -> None:
     assert make_verdict(read(stepless_run(place))) == (
-        "No training step was recognised: the run kept 3.2 of 16 cores busy, "
+        "No training step was recognised yet: the run kept 3.2 of 16 cores busy, "
         "the slowest line is train.py:4 (67 %)."
     )
 
@@ -439,6 +439,14 @@ def test_a_program_that_steps_by_itself_hears_why_it_has_no_steps(place: Path) -
         "No training step was recognised, as gradients were taken but no optimizer that Stoker knows "
         "stepped: the run kept 3.2 of 16 cores busy, the slowest line is train.py:4 (35 %)."
     )
+
+
+def test_of_a_run_that_goes_on_a_process_may_come_yet(place: Path) -> None:
+    folder = new_folder(place, exit=None, end=None)
+    add_machine(folder, {"cpu.cores": 3.2})
+    assert make_verdict(read(folder)).startswith("No Python process was watched yet: ")
+    folder = new_folder(place, exit=0, end=START + 30)
+    assert make_verdict(read(folder)).startswith("No Python process was watched: ")
 
 
 def test_a_failure_before_the_first_step_is_called_one(place: Path) -> None:

@@ -20,7 +20,7 @@ from stoker.watch import scribe as scribe_module
 from stoker.watch.folder import RunFolder
 from stoker.watch.inside.post import Post
 from stoker.watch.record import begin_run
-from stoker.watch.scribe import MAX_LINES, MAX_PROCESSES, Scribe
+from stoker.watch.scribe import FACTS_EVERY_S, MAX_LINES, MAX_PROCESSES, Scribe
 from stoker.watch.series import Row, SeriesWriter, Stat, read_series
 
 HOST = socket.gethostname()
@@ -203,6 +203,31 @@ def test_of_a_run_without_steps_the_busiest_process_is_told(run: Run) -> None:
 
     run.attend(speak)
     assert [run.told(label)["pid"] for label in run.labels()] == [82]
+
+
+def told_in_time(run: Run, clock: pytest.MonkeyPatch) -> None:
+    """Hear what was said, and let so much time pass that facts are written."""
+    run.scribe._hear()
+    later = time.monotonic() + 2 * FACTS_EVERY_S
+    clock.setattr(time, "monotonic", lambda: later)
+    run.scribe._read(None, 1.0)
+
+
+def test_of_a_run_that_has_taken_no_step_yet_somebody_is_told(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looks at it while it goes on, or after `kill -9`, finds its lines."""
+    run.facts(81, rank=1, lines=[["/u/a.py", "main", 3, 1.0, 1.0, None]])
+    told_in_time(run, monkeypatch)
+    assert [run.told(label)["pid"] for label in run.labels()] == [81]
+    run.facts(82, lines=[["/u/a.py", "main", 3, 9.0, 9.0, None]])
+    told_in_time(run, monkeypatch)
+    assert [run.told(label)["pid"] for label in run.labels()] == [82]
+    run.steps(83, rank=2)
+    run.facts(83, rank=2)
+    told_in_time(run, monkeypatch)
+    assert [run.told(label)["pid"] for label in run.labels()] == [83]
+    run.scribe.close(0)
 
 
 def test_any_number_of_small_programs_costs_no_memory(run: Run) -> None:

@@ -143,9 +143,12 @@ def _limit(summary: Summary) -> str:
 
 def _nothing(summary: Summary) -> str:
     if summary.machines:
-        return "No Python process was watched" + _seen(summary, None) + "."
-    yet = " yet" if summary.state == "running" else ""
-    return f"Nothing was recorded{yet}."
+        return f"No Python process was watched{_yet(summary)}" + _seen(summary, None) + "."
+    return f"Nothing was recorded{_yet(summary)}."
+
+
+def _yet(summary: Summary) -> str:
+    return " yet" if summary.state == "running" else ""
 
 
 def _no_step(summary: Summary, rank: Rank) -> str:
@@ -153,7 +156,7 @@ def _no_step(summary: Summary, rank: Rank) -> str:
         return "No training step was recognised before the run ended in failure."
     why = ", as gradients were taken but no optimizer that Stoker knows stepped"
     why = why if rank.facts.get("is_unstepped") else ""
-    return f"No training step was recognised{why}{_seen(summary, rank)}."
+    return f"No training step was recognised{_yet(summary)}{why}{_seen(summary, rank)}."
 
 
 def _no_steady(rank: Rank) -> str:

@@ -96,6 +96,8 @@ class Scribe:
         self._children: dict[int, dict[tuple[str, str, int], list[float]]] = {}
         self._opens = 0.0
         self._has_steps = False
+        # What was told of a run without steps until now.
+        self._main: Path | None = None
         self._writer: SeriesWriter | None = None
         self._facts_at = time.monotonic()
         self.on_reading: Callable[[], None] | None = None
@@ -135,7 +137,7 @@ class Scribe:
 
     def close(self, code: int, *, is_first: bool = True) -> None:
         """Write what is left, how it ended if that is ours to say, and take the socket away."""
-        self._write(lambda: self._write_facts(is_last=True))
+        self._write(self._write_facts)
         if is_first:
             with suppress(OSError):  # there may be room again
                 end_run(self.folder, code, self.notes, self.is_writing)
@@ -228,6 +230,7 @@ class Scribe:
 
     def _take_steps(self, heard: Heard, rank: int, row: Row) -> None:
         if heard.writer is None:
+            self._forget_main()
             heard.label = self._label(heard, rank)
             head = {"kind": "steps", "host": self.host, "label": heard.label, "start": self.start}
             heard.writer = SeriesWriter(
@@ -252,12 +255,12 @@ class Scribe:
 
     # -- what is written of each rank ------------------------------------------------
 
-    def _write_facts(self, is_last: bool = False) -> None:
+    def _write_facts(self) -> None:
         self._fold_gone()
         for heard in self._heard.values():
             if heard.writer is not None:
                 self.folder.write(self.folder.facts(heard.label), self._facts_of(heard))
-        if is_last and not self._has_steps:
+        if not self._has_steps:
             self._write_main()
 
     def _fold_gone(self) -> None:
@@ -276,7 +279,7 @@ class Scribe:
         self._children.pop(heard.pid, None)
 
     def _write_main(self) -> None:
-        """Nobody took a step: the process that was busiest with the user's own code is told."""
+        """Nobody has taken a step: the process that is busiest with the user's own code is told."""
         known = [
             each for each in self._heard.values() if each.snapshot and not each.snapshot["child"]
         ]
@@ -284,7 +287,16 @@ class Scribe:
             return
         main = max(known, key=lambda each: sum(row[3] for row in each.snapshot["lines"]))
         main.label = self._label(main, int(main.snapshot["rank"]))
-        self.folder.write(self.folder.facts(main.label), self._facts_of(main))
+        path = self.folder.facts(main.label)
+        if path != self._main:
+            self._forget_main()
+        self._main = path
+        self.folder.write(path, self._facts_of(main))
+
+    def _forget_main(self) -> None:
+        if self._main is not None:
+            self._main.unlink(missing_ok=True)
+            self._main = None
 
     def _facts_of(self, heard: Heard) -> dict[str, Any]:
         lines: dict[tuple[str, str, int], list[float]] = {}
