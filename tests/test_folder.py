@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from stoker.engine.task import Task
 from stoker.errors import FileError, UsageError
 from stoker.watch.folder import RUNS, RunFolder, find_run, join_run, new_run
+from stoker.watch.record import begin_run
 
 NOW = 1_794_700_000.0
 
@@ -62,7 +64,7 @@ def test_runs_of_the_same_second_are_apart() -> None:
 def test_runs_are_no_part_of_the_users_repository(here: Path) -> None:
     made: list[Callable[[], object]] = [
         lambda: new_run("train.py", None),
-        lambda: join_run("slurm-7.0", "train.py", None),
+        lambda: join_run(Task(0, 2, "slurm-7.0"), "train.py", None),
     ]
     for make in made:
         make()
@@ -97,11 +99,40 @@ def test_a_place_where_nothing_can_be_made_is_an_error_of_the_system(here: Path)
 
 
 def test_all_tasks_of_a_launch_share_a_folder_and_one_reads_each_machine(here: Path) -> None:
-    folders = [join_run("slurm-7.0", "train.py", None) for _ in range(3)]
+    tasks = [Task(rank, 3, "slurm-7.0") for rank in range(3)]
+    folders = [join_run(task, "train.py", None) for task in tasks]
     assert {each.path for each in folders} == {here / RUNS / "slurm-7.0-train"}
     assert [each.claim("node1") for each in folders] == [True, False, False]
     assert folders[0].claim("node2")
-    assert join_run("slurm-7.0", "train.py", Path("mine")).path == here / "mine"
+    assert {join_run(task, "train.py", Path("mine")).path for task in tasks} == {here / "mine"}
+
+
+def begun(wanted: Path | None, tasks: int = 2, launch: str = "slurm-7.0") -> set[Path]:
+    """Run a program in each task of a launch; return where they record, the last task first."""
+    folders = []
+    for task in (Task(rank, tasks, launch) for rank in reversed(range(tasks))):
+        folders.append(join_run(task, "train.py", wanted))
+        if task.rank == 0:
+            begin_run(folders[-1], ["train.py"], NOW, task.launch_of_all)
+    return {each.path for each in folders}
+
+
+def test_what_the_tasks_of_a_launch_run_next_is_another_run(here: Path) -> None:
+    """As in a script that tries several settings, and with an MPI that does not number launches."""
+    expected = [{here / RUNS / f"slurm-7.0-train{number}"} for number in ("", "-2", "-3", "-4")]
+    assert [begun(None), begun(None), begun(None, tasks=4), begun(None)] == expected
+
+
+def test_a_folder_that_was_asked_for_holds_one_launch(here: Path) -> None:
+    wanted = here / "mine"
+    assert begun(wanted) == {wanted}
+    recorded(new_run("train.py", here / "alone", NOW), NOW)
+    for folder, launch, rank, world in (
+        (wanted, "slurm-7.0", 0, 2), (wanted, "slurm-7.0", 1, 2), (wanted, "slurm-7.0", 3, 4),
+        (wanted, "slurm-7.1", 2, 3), (here / "alone", "slurm-7.0", 0, 2),
+    ):  # fmt: skip
+        with pytest.raises(FileError, match="already holds a run"):
+            join_run(Task(rank, world, launch), "train.py", folder)
 
 
 # -- finding them --------------------------------------------------------------------------
@@ -109,9 +140,9 @@ def test_all_tasks_of_a_launch_share_a_folder_and_one_reads_each_machine(here: P
 
 def test_the_newest_run_is_the_one_that_began_last() -> None:
     recorded(new_run("train.py", None, NOW), NOW)
-    recorded(join_run("slurm-1000.0", "train.py", None), NOW + 2)
+    recorded(join_run(Task(0, 2, "slurm-1000.0"), "train.py", None), NOW + 2)
     newest = recorded(new_run("train.py", None, NOW + 3), NOW + 3)
-    recorded(join_run("slurm-999.0", "train.py", None), NOW + 1)
+    recorded(join_run(Task(0, 2, "slurm-999.0"), "train.py", None), NOW + 1)
     assert find_run(None).path == newest.path
 
 

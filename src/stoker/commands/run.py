@@ -160,9 +160,9 @@ def _open_scribe(
         folder = new_run(name, args.output, start)
         begin_run(folder, command, start)
         return Scribe(folder, start, say, os.getpid())
-    folder = join_run(task.launch, name, args.output)
+    folder = join_run(task, name, args.output)
     if task.rank == 0:
-        begin_run(folder, command, start)
+        begin_run(folder, command, start, task.launch_of_all)
     # The launcher's daemon is the parent of all tasks on this machine; one of us reads for all.
     is_reader = folder.claim(os.uname().nodename)
     return Scribe(folder, start, say, os.getppid() if is_reader else None)

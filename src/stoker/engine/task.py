@@ -14,8 +14,13 @@ class Task(NamedTuple):
 
     rank: int
     world: int
-    # The same in all tasks of one launch, different in the next.
+    # The same in all tasks of one launch; different in the next, if the launcher tells them apart.
     launch: str
+
+    @property
+    def launch_of_all(self) -> str:
+        """The launch, with how many tasks it has."""
+        return f"{self.launch} of {self.world}"
 
 
 def read_task(env: Mapping[str, str]) -> Task | None:

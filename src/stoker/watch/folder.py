@@ -8,10 +8,13 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stoker.errors import FileError, UsageError, nearest
 from stoker.watch.series import known_number
+
+if TYPE_CHECKING:
+    from stoker.engine.task import Task
 
 FORMAT = 1
 RUNS = Path(".stoker/runs")
@@ -92,6 +95,17 @@ class RunFolder:
             return False
         return True
 
+    def join(self, task: Task) -> bool:
+        """Make the folder, and say whether the run in it is that of a task which begins now.
+
+        It is not if another launch began it, or this task had its part in it before.
+        """
+        self.make()
+        run = self.read(self.run_json)
+        if run and run.get("launch") != task.launch_of_all:
+            return False
+        return self.claim(f"rank_{task.rank}")
+
     def all_samples(self) -> list[Path]:
         """Return the sample files, one a machine."""
         return sorted((self.path / "samples").glob("*.jsonl"))
@@ -128,11 +142,7 @@ def new_run(script: str, wanted: Path | None, now: float | None = None) -> RunFo
     if wanted is not None:
         folder = RunFolder(wanted.absolute())
         if folder.run_json.exists():
-            raise FileError(
-                f"`{wanted}` already holds a run",
-                why="a run is never overwritten",
-                fix=f"-o {shlex.quote(f'{wanted}-2')}, or remove it",
-            )
+            raise _taken(wanted)
         folder.make()
         return folder
     base = _make_base()
@@ -148,12 +158,31 @@ def new_run(script: str, wanted: Path | None, now: float | None = None) -> RunFo
     raise AssertionError("names never end")
 
 
-def join_run(launch: str, script: str, wanted: Path | None) -> RunFolder:
-    """Return the folder that all tasks of one launch write to, made by whoever comes first."""
-    name = f"{_safe(launch)}-{_script_name(script)}"
-    folder = RunFolder((wanted or _make_base() / name).absolute())
-    folder.make()
-    return folder
+def join_run(task: Task, script: str, wanted: Path | None) -> RunFolder:
+    """Return the folder that all tasks of one launch write to, made by whoever comes first.
+
+    Each task may run several programs in turn, and some launchers name each launch the same: what
+    a task runs next has another folder. Raises FileError where a wanted one holds another run.
+    """
+    if wanted is not None:
+        folder = RunFolder(wanted.absolute())
+        if not folder.join(task):
+            raise _taken(wanted)
+        return folder
+    base = _make_base()
+    for name in _names(f"{_safe(task.launch)}-{_script_name(script)}"):
+        folder = RunFolder(base / name)
+        if folder.join(task):
+            return folder
+    raise AssertionError("names never end")
+
+
+def _taken(wanted: Path) -> FileError:
+    return FileError(
+        f"`{wanted}` already holds a run",
+        why="a run is never overwritten",
+        fix=f"-o {shlex.quote(f'{wanted}-2')}, or remove it",
+    )
 
 
 def find_job(job: str) -> RunFolder | None:

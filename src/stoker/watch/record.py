@@ -22,13 +22,16 @@ TOLD = ("SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_PARTITION", "SLURM_NTASKS",
         "WORLD_SIZE", "VIRTUAL_ENV", "CONDA_PREFIX")  # fmt: skip
 
 
-def begin_run(folder: RunFolder, command: Sequence[str], start: float) -> None:
-    """Write what is known before the program starts."""
+def begin_run(
+    folder: RunFolder, command: Sequence[str], start: float, launch: str | None = None
+) -> None:
+    """Write what is known before the program starts; `launch` is that of its tasks, if it has any."""
     folder.write(
         folder.run_json,
         {
             "made_by": f"stoker {__version__}",
             "id": folder.name,
+            "launch": launch,
             "command": list(command),
             "cwd": str(Path.cwd()),
             "host": os.uname().nodename,
