@@ -160,12 +160,14 @@ def _open_scribe(
         folder = new_run(name, args.output, start)
         begin_run(folder, command, start)
         return Scribe(folder, start, say, os.getpid())
+    from stoker.watch.launcher import find_launcher
+
     folder = join_run(task, name, args.output)
     if task.rank == 0:
         begin_run(folder, command, start, task.launch_of_all)
-    # The launcher's daemon is the parent of all tasks on this machine; one of us reads for all.
+    # The launcher's daemon is above all tasks on this machine; one of us reads for all.
     is_reader = folder.claim(os.uname().nodename)
-    return Scribe(folder, start, say, os.getppid() if is_reader else None)
+    return Scribe(folder, start, say, find_launcher(task) if is_reader else None)
 
 
 def _live(scribe: Scribe) -> Callable[[], None]:
