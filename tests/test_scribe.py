@@ -20,7 +20,7 @@ from stoker.watch import scribe as scribe_module
 from stoker.watch.folder import RunFolder
 from stoker.watch.inside.post import Post
 from stoker.watch.record import begin_run
-from stoker.watch.scribe import FACTS_EVERY_S, MAX_LINES, MAX_PROCESSES, Scribe
+from stoker.watch.scribe import FACTS_EVERY_S, MAX_LINES, MAX_PROCESSES, NEWS_S, Scribe
 from stoker.watch.series import Row, SeriesWriter, Stat, read_series
 
 HOST = socket.gethostname()
@@ -472,8 +472,31 @@ def test_readings_of_the_machine_are_written_beside(folder: RunFolder) -> None:
     assert len(rows) == len(looked) >= 3
     assert all(99 < row.start_s <= row.end_s < 200 for row in rows)
     assert "mem.rss_gib" in rows[0].stats
-    assert sum(row.stats["files.opens_s"].mean > 0 for row in rows) == 2
+    assert rows[-1].stats["files.opens_s"].mean > 0
     assert folder.read(folder.machine(HOST))["host"] == HOST
+
+
+def test_files_are_opened_as_fast_as_their_processes_say(run: Run) -> None:
+    """One that opens a hundred a second and says so every two; its last words come at its end."""
+    opened = []
+    for second in range(1, 9):
+        if second % 2 == 0:
+            run.facts(opens=100 * second)
+            run.scribe._hear()
+        opened.append(run.scribe._opened(1.0))
+    run.facts(opens=850)
+    run.scribe._hear()
+    opened.append(run.scribe._opened(0.5))
+    assert opened == [0, *[100] * 8]
+    assert [run.scribe._opened(1.0) for _ in range(4)] == [100, 100, 100, 0]
+    # Another that has come meanwhile; and readings that are far apart.
+    run.facts(80, opens=60)
+    run.scribe._hear()
+    assert run.scribe._opened(1.0) == 60 / NEWS_S
+    run.facts(80, opens=160)
+    run.scribe._hear()
+    assert run.scribe._opened(10.0) == 10
+    run.scribe.close(0)
 
 
 def test_a_second_scribe_on_a_machine_takes_no_readings(run: Run) -> None:

@@ -36,6 +36,8 @@ INTERVAL_S = 1.0
 READING_BUDGET = 0.005
 MAX_INTERVAL_S = 30.0
 FACTS_EVERY_S = 5.0
+# Processes tell every two seconds how many files they opened; who is silent for longer opens none.
+NEWS_S = 3.0
 MAX_LINES = 300
 # A batch script may start any number of small Python programs.
 MAX_PROCESSES = 100
@@ -94,7 +96,9 @@ class Scribe:
         self._heard: dict[int, Heard] = {}
         # Lines of loader workers and other children, by the process that forked them.
         self._children: dict[int, dict[tuple[str, str, int], list[float]]] = {}
-        self._opens = 0.0
+        # Files opened that no reading has told of yet, and a second as the last news had it.
+        self._opens, self._opens_s = 0.0, 0.0
+        self._has_news, self._silent_s = False, 0.0
         self._has_steps = False
         # What was told of a run without steps until now.
         self._main: Path | None = None
@@ -161,14 +165,23 @@ class Scribe:
             return 0.0
         began = time.process_time()
         reading = sampler.read()
-        opens, self._opens = self._opens, 0.0
         if seconds > 0:
-            reading["files.opens_s"] = opens / seconds
+            reading["files.opens_s"] = self._opened(seconds)
         cost = time.process_time() - began
         reading["cost.sampler_pct"] = 100 * cost / max(seconds, 1e-3)
         stats = {name: Stat(1, value, 0.0, value) for name, value in reading.items()}
         self._write(lambda: self._samples().append(Row(now - seconds, now, stats)))
         return cost
+
+    def _opened(self, seconds: float) -> float:
+        """Return how many files a second are opened: as the last news said, until there are others."""
+        self._silent_s += seconds
+        if self._has_news:
+            self._opens_s = self._opens / max(seconds, min(self._silent_s, NEWS_S))
+            self._opens, self._silent_s, self._has_news = 0.0, 0.0, False
+        elif self._silent_s > NEWS_S:
+            self._opens_s = 0.0
+        return self._opens_s
 
     def _samples(self) -> SeriesWriter:
         if self._writer is None:
@@ -212,6 +225,7 @@ class Scribe:
             check_facts(message)
             self._heard[pid] = heard
             self._opens += max(0, message["opens"] - heard.snapshot.get("opens", 0))
+            self._has_news = True
             heard.snapshot = message
         elif message["k"] == "bye":
             if heard.writer is not None:
