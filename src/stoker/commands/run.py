@@ -191,6 +191,7 @@ def _report(args: argparse.Namespace, folder: RunFolder) -> None:
     """Say what the run did: the report is talk, JSON is data."""
     from stoker.report.run import next_command, render_run
     from stoker.report.run_json import render_run_json
+    from stoker.report.table import width
     from stoker.watch.scribe import talk
     from stoker.watch.summary import read_summary
 
@@ -198,4 +199,4 @@ def _report(args: argparse.Namespace, folder: RunFolder) -> None:
     if args.json:
         print(render_run_json(summary), flush=True)
         return
-    talk(f"\n{render_run(summary)}\n\nnext: {next_command(summary)}\n")
+    talk(f"\n{render_run(summary, edge=width(2))}\n\nnext: {next_command(summary)}\n")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
-import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 
@@ -19,11 +17,18 @@ MAX_WIDTH = 110
 NO_EDGE = 10_000
 
 
-def width() -> int:
-    """Return how wide text may be: the terminal's width, if somebody is looking at one."""
-    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+def width(stream: int = 1) -> int:
+    """Return how wide text may be: the terminal's width, if somebody is looking at one.
+
+    `stream` is where it goes, 1 for standard output and 2 for standard error.
+    """
+    told = os.environ.get("COLUMNS", "")
+    if not os.isatty(stream) and not told:
         return NO_EDGE
-    return max(60, min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns))
+    columns = int(told) if told.isdecimal() else 0
+    if not columns and os.isatty(stream):
+        columns = os.get_terminal_size(stream).columns
+    return max(60, min(MAX_WIDTH, columns or MAX_WIDTH))
 
 
 def render_table(rows: Sequence[Sequence[str]], gap: str = "  ") -> str:
