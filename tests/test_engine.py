@@ -173,6 +173,21 @@ def test_children_that_a_child_leaves_to_us_are_not_taken_for_it(tmp_path: Path)
     assert with_child(text, tmp_path) == (0, "None\n3\n", "")
 
 
+def test_signals_are_witnessed_however_many_files_may_be_open(tmp_path: Path) -> None:
+    # A billion in some containers, for which `closerange` takes a minute where libc is older.
+    text = (
+        "from stoker.engine import local\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, local.PASSED_ON)\n"
+        "os.closerange = lambda *_: signal.pause()\n"
+        "local.WITNESS_S = 30\n"
+        "witness = local.Witness()\n"
+        "os.kill(witness.pid, signal.SIGUSR1)\n"
+        "print(witness.has_heard(signal.SIGUSR1))\n"
+        "witness.end()\n"
+    )
+    assert with_child(text, tmp_path) == (0, "True\n", "")
+
+
 def test_many_signals_arrive(tmp_path: Path) -> None:
     line = "trap 'echo one' USR1; trap 'exit 3' USR2; echo ready; while :; do sleep 0.01; done"
     text = f"{CHILD}sys.exit(wait(Child(['bash', '-c', {line!r}], os.environ)))"

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 # Signals that somebody may send to us and mean for the program.
@@ -100,8 +100,10 @@ class Witness:
             try:
                 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
                 # The user's pipes must end when the program does.
-                os.closerange(0, write_end)
-                os.closerange(write_end + 1, os.sysconf("SC_OPEN_MAX"))
+                for each in _open_files():
+                    if each != write_end:
+                        with suppress(OSError):
+                            os.close(each)
                 while True:
                     os.write(write_end, bytes([signal.sigwaitinfo(PASSED_ON).si_signo]))
             finally:
@@ -126,6 +128,17 @@ class Witness:
         os.kill(self.pid, signal.SIGKILL)
         with suppress(OSError):
             os.waitpid(self.pid, 0)
+
+
+def _open_files() -> Iterable[int]:
+    """Return the descriptors that may be open.
+
+    A container may allow a billion, and a Python made for an older libc closes them one by one.
+    """
+    try:
+        return map(int, os.listdir("/proc/self/fd"))  # noqa: PTH208
+    except OSError:
+        return range(os.sysconf("SC_OPEN_MAX"))
 
 
 def wait(child: Child) -> int:
