@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
@@ -20,9 +21,10 @@ import test_timeline
 from stoker.watch import summary as summary_module
 from stoker.watch.folder import RunFolder
 from stoker.watch.inside.timeline import Timeline
+from stoker.watch.record import started
 from stoker.watch.scribe import _stat
 from stoker.watch.series import Row, SeriesWriter, Stat, merged
-from stoker.watch.summary import PHASES, Summary, make_split, read_summary
+from stoker.watch.summary import PHASES, SILENT_S, Summary, make_split, read_summary
 
 START = 1_794_700_000.0
 
@@ -183,8 +185,32 @@ def test_a_run_whose_supervisor_is_gone_is_lost_and_lasted_as_long_as_its_record
     assert summary.ending == "ended without a word"
 
 
-def test_a_supervisor_on_another_machine_is_taken_for_alive(folder: RunFolder) -> None:
-    assert read(folder, host="elsewhere", supervisor=5_000_000).state == "running"
+@pytest.mark.parametrize(("later", "state"), [(0, "running"), (1, "lost")])
+def test_a_process_that_got_the_supervisors_number_is_not_taken_for_it(
+    folder: RunFolder, later: int, state: str
+) -> None:
+    """As in a container, where each run may be process 7."""
+    ticks = started(os.getpid())
+    assert ticks is not None
+    told = {"supervisor": os.getpid(), "supervisor_started": ticks - later}
+    assert read(folder, host=os.uname().nodename, **told).state == state
+
+
+def test_a_supervisor_on_another_machine_is_taken_for_alive_while_somebody_writes(
+    folder: RunFolder,
+) -> None:
+    """A machine that is lost, or killed at its time limit, says nothing any more."""
+    writer = SeriesWriter(folder.samples("elsewhere"), {"host": "elsewhere"})
+    writer.append(Row(0, 7.5, {}))
+    writer.close()
+    elsewhere = {"host": "elsewhere", "supervisor": 5_000_000}
+    assert read(folder, **elsewhere).state == "running"
+    past = time.time() - SILENT_S - 1
+    for path in (folder.run_json, folder.samples("elsewhere")):
+        assert read_summary(folder).state == "running"
+        os.utime(path, (past, past))
+    summary = read_summary(folder)
+    assert (summary.state, summary.wall_s) == ("lost", 7.5)
 
 
 # -- damage ------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +114,12 @@ class RunFolder:
     def all_facts(self) -> list[Path]:
         """Return the fact files, one a rank."""
         return sorted((self.path / "steps").glob("*.json"), key=_by_number)
+
+    def was_written_since(self, moment: float) -> bool:
+        """Say whether somebody has recorded here since then; the files' own times tell."""
+        folders = (self.path / "samples", self.path / "steps")
+        paths = chain([self.run_json], *(each.glob("*") for each in folders))
+        return any(changed(path) > moment for path in paths)
 
     def write(self, path: Path, value: Mapping[str, Any]) -> None:
         """Write one JSON file, whole or not at all."""
@@ -251,6 +258,14 @@ def _age(path: Path) -> tuple[float, int, str]:
     folder = RunFolder(path)
     start = known_number(folder.read(folder.run_json).get("start"))
     return (start or 0.0, len(path.name), path.name)
+
+
+def changed(path: Path) -> float:
+    """Return when a file was last written to; 0 if it is not there."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _names(stem: str) -> Iterator[str]:

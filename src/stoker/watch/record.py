@@ -36,6 +36,7 @@ def begin_run(
             "cwd": str(Path.cwd()),
             "host": os.uname().nodename,
             "supervisor": os.getpid(),
+            "supervisor_started": started(os.getpid()),
             "python": sys.version.split()[0],
             "environment": {name: os.environ[name] for name in TOLD if name in os.environ},
             "start": start,
@@ -59,3 +60,15 @@ def end_run(folder: RunFolder, code: int, notes: Sequence[str], is_whole: bool) 
             "recorder_cpu_s": round(own.ru_utime + own.ru_stime, 3),
         },
     )
+
+
+def started(pid: object) -> int | None:
+    """Return when a process began, in the kernel's ticks; None if there is none of that number.
+
+    A number is given again, in a container soon; both together never are.
+    """
+    try:
+        words = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
+        return int(words[19])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -10,7 +10,7 @@ from stoker.engine.logs import Source, task_logs
 from stoker.engine.output import array_outputs, filled
 from stoker.engine.queue import JOB_ID, base_id
 from stoker.errors import UsageError
-from stoker.watch.folder import RUNS, RunFolder, find_job
+from stoker.watch.folder import RUNS, RunFolder, changed, find_job
 from stoker.watch.series import known_number, read_whole
 
 # Of the newest only: nobody asks for older ones by their job.
@@ -136,12 +136,5 @@ def read_used(folder: RunFolder) -> Used:
 
 def _newest(file: str) -> list[RunFolder]:
     """Return the runs here that have such a file, the newest first."""
-    paths = sorted(RUNS.glob(f"*/{file}"), key=_changed, reverse=True)[:MAX_RUNS]
+    paths = sorted(RUNS.glob(f"*/{file}"), key=changed, reverse=True)[:MAX_RUNS]
     return [RunFolder(path.parent.absolute()) for path in paths]
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0

@@ -20,11 +20,15 @@ from stoker.errors import FileError
 from stoker.watch.facts import read_facts
 from stoker.watch.folder import FORMAT, RunFolder
 from stoker.watch.later import Again, Later
+from stoker.watch.record import started
 from stoker.watch.series import Row, Stat, known_number, read_series, read_whole
 
 # In the order of a step.
 PHASES = ("data", "h2d", "forward", "backward", "optimizer", "graph", "comm", "other")
 TRAINING = ("warmup", "first", "steady")
+# Readings come at least every half minute. A machine that wrote nothing for so long is lost; less
+# could be a file system that has been slow.
+SILENT_S = 600.0
 # Up to so many files every line is checked for damage: of eight nodes in half a second.
 CHECKED_FILES = 72
 # More files are read by several processes, each a chunk at a time.
@@ -157,7 +161,7 @@ def read_summary(folder: RunFolder, now: float | None = None) -> Summary:
     _check(folder)
     run = folder.read(folder.run_json)
     machines, ranks = _read_parts(folder)
-    state = _state(run)
+    state = _state(folder, run)
     found: list[_Found[Machine] | _Found[Rank]] = [*machines, *ranks]
     wall = max([0.0, *(each.end_s for each in found)])
     start, end = known_number(run.get("start")), known_number(run.get("end"))
@@ -201,14 +205,21 @@ def _check(folder: RunFolder) -> None:
         )
 
 
-def _state(run: Mapping[str, Any]) -> str:
+def _state(folder: RunFolder, run: Mapping[str, Any]) -> str:
     code = known_number(run.get("exit"))
     if code is None:
-        is_here = run.get("host") == os.uname().nodename
-        if is_here and run.get("supervisor") and not Path(f"/proc/{run['supervisor']}").exists():
-            return "lost"
-        return "running"
+        return "lost" if _is_gone(folder, run) else "running"
     return "ended" if code == 0 else "killed" if code < 0 else "failed"
+
+
+def _is_gone(folder: RunFolder, run: Mapping[str, Any]) -> bool:
+    """Say whether nobody is left who would write how the run ends."""
+    if not run.get("supervisor"):
+        return False
+    if run.get("host") != os.uname().nodename:
+        return not folder.was_written_since(time.time() - SILENT_S)
+    found = started(run["supervisor"])
+    return found is None or found != run.get("supervisor_started", found)
 
 
 def _signal_name(number: int) -> str:
