@@ -97,7 +97,7 @@ def test_an_interval_that_the_program_sets_is_kept(haste: Haste) -> None:
 def test_when_the_program_forks_our_thread_is_gone_and_not_only_about_to_be(
     watched: Watched,
 ) -> None:
-    # Python counts the threads of the process at a fork, and warns if there are several.
+    # Python 3.12 counts the threads of the process at a fork, and warns if there are several.
     tasks = Path("/proc/self/task")
     before = len(list(tasks.iterdir()))
     for _ in range(300):

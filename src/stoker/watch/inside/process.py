@@ -152,7 +152,7 @@ class Watched:
             self.timeline.marks.forget()
         # A fork while our thread holds a lock would leave the child with a lock held for ever.
         self._pause(PATIENCE_S)
-        # Python (from 3.12 on) warns the program if it finds more threads than one.
+        # Python 3.12 warns the program if it finds more threads than one.
         task, until = f"/proc/self/task/{self._ticker}", time.perf_counter() + EXIT_PATIENCE_S
         while os.path.exists(task) and time.perf_counter() < until:
             time.sleep(EXIT_LOOK_S)
