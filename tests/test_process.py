@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.watch.inside import process
 from stoker.watch.inside.haste import HASTE_AMONG_MANY_S, HASTE_S, Haste
 from stoker.watch.inside.process import (
     EARLY_LOOKS,
@@ -17,6 +18,7 @@ from stoker.watch.inside.process import (
     Watched,
 )
 from test_marks import Loop
+from test_run_unchanged import until
 
 
 @pytest.fixture
@@ -40,6 +42,39 @@ def test_later_looks_take_no_more_than_their_share(watched: Watched, cost: float
 def test_loader_workers_never_begin_with_many_looks(watched: Watched) -> None:
     watched.is_child = True
     assert watched._pace(cost=0.0) > LOOK_S
+
+
+def test_beside_a_profiler_no_line_of_ours_runs_until_it_has_ended(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str | None] = []
+    looks: list[float] = []
+    running: list[str] = []
+
+    def get_profiler(_: int) -> str | None:
+        asked.append(running[0] if running else None)
+        return asked[-1]
+
+    monkeypatch.setattr(process, "get_profiler", get_profiler)
+    monkeypatch.setattr(watched, "_look", lambda _, seconds: looks.append(seconds))
+    watched._resume()
+    try:
+        until(lambda: looks)
+        running.append("cProfile")
+        until(lambda: asked[-1])
+        before = len(looks)
+        watched._before_fork()
+        watched._resume()
+        until(lambda: len(asked) > 8 and all(asked[-4:]))
+        assert len(looks) == before
+        running.clear()
+        until(lambda: len(looks) > before)
+        # What was not seen is not taken for what comes after it.
+        assert looks[before] == 0
+        assert "profiler" in watched.notes[0]
+    finally:
+        running.clear()
+        watched._pause(10)
 
 
 def test_what_the_device_has_passed_is_told_at_the_end(watched: Watched) -> None:

@@ -706,6 +706,31 @@ def test_interpreters_within_the_program_live_and_end(python: str, compare: Comp
     assert done.out == "inside " * 8 + "end\n"
 
 
+PROFILED = """
+import cProfile, os, pstats
+
+def work(seconds):
+    while os.times().user < seconds:
+        sum(range(1000))
+
+def profiled():
+    until = os.times().user + 0.2
+    profile = cProfile.Profile()
+    profile.runcall(work, until)
+    return sorted(name for _, _, name in pstats.Stats(profile).stats)
+
+# One may begin while somebody looks at our lines.
+print(min((profiled() for each in range(3)), key=len))
+"""
+
+
+@pytest.mark.parametrize(
+    "python", [sys.executable, "python3.12", "python3.13"], ids=os.path.basename
+)
+def test_a_profile_is_the_programs_alone(python: str, compare: Compare) -> None:
+    compare.same([other_python(python), compare.write(PROFILED)])
+
+
 # -- modules that look like ours, or like a framework ---------------------------------
 
 

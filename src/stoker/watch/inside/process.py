@@ -8,6 +8,7 @@ import atexit
 import os
 import sys
 import time
+from itertools import repeat
 
 from . import hooks
 from .block import Block
@@ -52,11 +53,16 @@ END_PATIENCE_S = 5.0
 EXIT_PATIENCE_S = 0.05
 EXIT_LOOK_S = 1e-5
 
+# Python's own profiler, to `sys.monitoring` (from Python 3.12 on).
+PROFILER = 2
 # With these a program makes interpreters, which may have locks of their own.
 INTERPRETERS = ("_interpreters", "_xxsubinterpreters")
 
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 
+
+_nobody: dict[int, str] = {}
+get_profiler = getattr(getattr(sys, "monitoring", None), "get_tool", _nobody.get)
 
 _current: list[Watched] = []
 
@@ -121,7 +127,9 @@ class Watched:
 
     def give_up_on(self, what: str, error: Exception) -> None:
         """Remember that a part of the watching is switched off."""
-        note = f"{what} is not watched: {type(error).__name__}: {error}"
+        self._note(f"{what} is not watched: {type(error).__name__}: {error}")
+
+    def _note(self, note: str) -> None:
         if note not in self.notes and len(self.notes) < 20:
             self.notes.append(note)
 
@@ -130,7 +138,7 @@ class Watched:
 
     def _resume(self) -> None:
         self._forks = max(0, self._forks - 1)
-        if self._forks or self._is_ticking:
+        if self._forks or self._is_ticking or get_profiler(PROFILER) is not None:
             return
         self._stop.acquire(False)
         self._ended.acquire(False)
@@ -151,6 +159,8 @@ class Watched:
         if self.timeline.marks is not None:
             self.timeline.marks.forget()
         # A fork while our thread holds a lock would leave the child with a lock held for ever.
+        if get_profiler(PROFILER) is not None:
+            return  # beside a profiler it holds none
         self._pause(PATIENCE_S)
         # Python 3.12 warns the program if it finds more threads than one.
         task, until = f"/proc/self/task/{self._ticker}", time.perf_counter() + EXIT_PATIENCE_S
@@ -173,10 +183,21 @@ class Watched:
         cost = 0.0
         last = tell_at = time.perf_counter()
         self.haste.hurry(self._is_alone)
-        while not self._stop.acquire(
-            timeout=interval + MOMENT_S * (self.lines.samples * GOLDEN % 1)
-        ):
+        while True:
+            moment = MOMENT_S * (self.lines.samples * GOLDEN % 1)
+            waits = map(self._stop.acquire, repeat(True), repeat(interval + moment))
+            was_profiled = False
+            # A profiler takes what is called here for the program's: a loop calls nothing.
+            for is_told, profiler in zip(waits, map(get_profiler, repeat(PROFILER)), strict=False):
+                if is_told or profiler is None:
+                    break
+                was_profiled = True
+            if is_told:
+                break
             now = time.perf_counter()
+            if was_profiled:
+                last = now
+                self._note("lines are not known for the time in which Python's profiler ran")
             busy = time.thread_time()
             try:
                 if self._may_look():
@@ -210,9 +231,7 @@ class Watched:
         # Python looks at the threads of all interpreters, and breaks those that run beside ours.
         if not any(each in sys.modules for each in INTERPRETERS):
             return True
-        note = "lines are not known from when the program may have had several interpreters"
-        if note not in self.notes:
-            self.notes.append(note)
+        self._note("lines are not known from when the program may have had several interpreters")
         return False
 
     def _look(self, me: int, seconds: float) -> None:
