@@ -1243,6 +1243,38 @@ def test_a_script_is_the_same_with_lines_counted_that(name: str, compare: Compar
     compare.same(words, through=lambda run: [*STOKER, "run", *options, "-o", str(run), *words[1:]])
 
 
+@needs_torch
+@pytest.mark.parametrize("safe", ["", "1"], ids=["any path", "safe path"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-m", "package"], ["-m", "package.train", "-m"], ["-m", "no_such"], ["package", "x"],
+        ["app.pyz", "-o"], ["empty.zip"], ["train.pyc"], ["linked.py"], ["folder/../linked.py"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_program_is_the_same_with_lines_counted_that_is_started_by(
+    words: list[str], safe: str, compare: Compare
+) -> None:
+    says = text_of("says who it is").replace("sys.orig_argv[1:]", "''")
+    compare.write(says, "package/train.py")
+    compare.write(says, "package/__main__.py")
+    compare.write("", "package/__init__.py")
+    (compare.cwd / "folder").mkdir()
+    (compare.cwd / "linked.py").symlink_to("package/train.py")
+    shutil.make_archive(str(compare.cwd / "app"), "zip", compare.cwd / "package")
+    (compare.cwd / "app.zip").rename(compare.cwd / "app.pyz")
+    shutil.make_archive(str(compare.cwd / "empty"), "zip", compare.cwd / "folder")
+    compiling = "import py_compile; py_compile.compile('package/train.py', 'train.pyc')"
+    ran([str(TORCH), "-c", compiling], compare.cwd)
+    options = ["--quiet", "--lines", "--python", str(TORCH)]
+    compare.same(
+        [str(TORCH), *words],
+        through=lambda run: [*STOKER, "run", *options, "-o", str(run), *words],
+        env={"PYTHONSAFEPATH": safe},
+    )
+
+
 # -- descriptors that we must not hold -------------------------------------------------
 
 # Watching speaks for the first time after a second: until then there is nothing to disturb.

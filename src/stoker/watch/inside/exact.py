@@ -93,36 +93,68 @@ def main() -> None:
     current = sys.modules["_stoker_inside.process"].current
 
     words = sys.argv[1:]
+    is_module = words[0] == "-m"
+    space, code = _find_module(words[1]) if is_module else _find_script(words[0])
+    sys.argv[:] = [space["__file__"], *words[2:]] if is_module else words
     module = types.ModuleType("__main__")
     module.__annotations__ = {}  # as Python makes it
-    space = module.__dict__
-    space.update(__builtins__=__builtins__, __loader__=globals()["__loader__"])
-    if words[0] == "-m":
-        import runpy
-
-        sys.path[0] = os.getcwd()
-        # The function with which `python -m` itself finds a module's code.
-        _, spec, code = runpy._get_module_details(words[1])  # type: ignore[attr-defined]
-        sys.argv[:] = [spec.origin, *words[2:]]
-        space.update(__spec__=spec, __package__=spec.parent, __file__=spec.origin)
-    else:
-        import tokenize
-
-        path = os.path.abspath(words[0])
-        if os.path.isdir(path):
-            sys.path[0] = path
-            path = os.path.join(path, "__main__.py")
-        else:
-            sys.path[0] = os.path.dirname(path)
-        sys.argv[:] = words
-        with tokenize.open(path) as file:
-            code = compile(file.read(), path, "exec", dont_inherit=True)
-        space.update(__file__=path, __spec__=None, __package__=None, __cached__=None)
+    vars(module).update(space, __builtins__=__builtins__)
     watched = current()
     if watched is not None and watched.exact is not None:
         code = watched.exact.registered(code)
     sys.modules["__main__"] = module
-    exec(code, space)
+    exec(code, vars(module))
+
+
+def _find_module(name: str) -> tuple[dict[str, Any], types.CodeType]:
+    import runpy
+
+    _replace_first_path(os.getcwd())
+    return _find_as_python(runpy._get_module_details, name)  # type: ignore[attr-defined]
+
+
+def _find_script(word: str) -> tuple[dict[str, Any], types.CodeType]:
+    import pkgutil
+    import runpy
+    import tokenize
+    from importlib.machinery import SourceFileLoader, SourcelessFileLoader
+
+    path = os.path.join(os.getcwd(), word)
+    _replace_first_path(os.path.dirname(os.path.realpath(path)))
+    if pkgutil.get_importer(path) is not None:  # a folder or an archive with a __main__.py
+        sys.path[0 : 0 if _is_path_safe() else 1] = [path]
+        return _find_as_python(runpy._get_main_module_details)  # type: ignore[attr-defined]
+    with open(path, "rb") as binary:
+        code = pkgutil.read_code(binary)
+    loader = (SourceFileLoader if code is None else SourcelessFileLoader)("__main__", path)
+    if code is None:
+        with tokenize.open(path) as file:
+            code = compile(file.read(), path, "exec", dont_inherit=True)
+    space = {"__file__": path, "__loader__": loader}
+    return {**space, "__cached__": None, "__package__": None, "__spec__": None}, code
+
+
+def _find_as_python(find: Any, *names: str) -> tuple[dict[str, Any], types.CodeType]:
+    """Find a module's code with the function with which Python itself does."""
+    import runpy
+
+    error: Any = runpy._Error  # type: ignore[attr-defined]
+    try:
+        _, spec, code = find(*names, error)
+    except error as missing:
+        sys.exit(f"{sys.executable}: {missing}")
+    space = {"__file__": spec.origin, "__loader__": spec.loader}
+    return {**space, "__cached__": spec.cached, "__package__": spec.parent, "__spec__": spec}, code
+
+
+def _replace_first_path(folder: str) -> None:
+    if not _is_path_safe():
+        sys.path[0] = folder
+
+
+def _is_path_safe() -> bool:
+    """Say whether Python puts no folder of the script's before the others (-P, from 3.11 on)."""
+    return bool(getattr(sys.flags, "safe_path", False))
 
 
 if __name__ == "__main__":
