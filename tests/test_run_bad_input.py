@@ -182,15 +182,16 @@ def test_a_folder_that_is_there_and_has_no_run_is_taken(compare: Compare) -> Non
     assert (compare.cwd / "here/notes.txt").read_text() == "mine"
 
 
+@pytest.mark.parametrize("options", [[], ["--lines"]], ids=["", "lines"])
 @pytest.mark.parametrize(
     "path", ["a file", "a file/run", "a file/deep/run", "/proc/stoker", "/sys/stoker", "x" * 300]
 )
 def test_a_run_folder_that_cannot_be_made_costs_the_record_not_the_run(
-    path: str, compare: Compare
+    path: str, options: list[str], compare: Compare
 ) -> None:
     name = compare.write(TOUCHES)
     compare.write("mine", "a file")
-    said = assert_goes_on(run(compare, "-o", path, name))
+    said = assert_goes_on(run(compare, *options, "-o", path, name))
     assert path.partition("/")[0] in said or len(path) > 255
     assert (compare.cwd / "a file").read_text() == "mine"
 

@@ -90,8 +90,6 @@ def _register_imports(exact: Exact) -> None:
 
 def main() -> None:
     """Run the script, or the module after -m, that the command line names, and count its lines."""
-    current = sys.modules["_stoker_inside.process"].current
-
     words = sys.argv[1:]
     is_module = words[0] == "-m"
     space, code = _find_module(words[1]) if is_module else _find_script(words[0])
@@ -99,7 +97,9 @@ def main() -> None:
     module = types.ModuleType("__main__")
     module.__annotations__ = {}  # as Python makes it
     vars(module).update(space, __builtins__=__builtins__)
-    watched = current()
+    # Where nothing can be recorded, the program is not watched, and runs all the same.
+    process = sys.modules.get("_stoker_inside.process")
+    watched = None if process is None else process.current()
     if watched is not None and watched.exact is not None:
         code = watched.exact.registered(code)
     sys.modules["__main__"] = module
