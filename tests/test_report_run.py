@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -20,10 +21,14 @@ from hypothesis import strategies as st
 
 from conftest import Stoker
 from effort import examples
+from stoker.advise.comparison import compare
 from stoker.advise.verdict import held_gpus, make_verdict
 from stoker.errors import FileError
+from stoker.report.comparison import render_comparison
 from stoker.report.gpu_csv import HEADER, render_gpu_csv
+from stoker.report.live import render_top
 from stoker.report.machines import _cell
+from stoker.report.page import render_page
 from stoker.report.run import next_command, notes, render_run
 from stoker.report.run_json import render_run_json, run_json
 from stoker.watch.entry import EXACT
@@ -120,6 +125,8 @@ def add_rank(
 ) -> None:
     """A rank with a start-up, three steps of warm-up and then equal ones."""
     label = f"{rank}-{host}"
+    if folder.steps(label).exists():
+        label += f"-{facts['pid']}"
     writer = SeriesWriter(folder.steps(label), {"kind": "steps", "label": label})
     phases = {name: ms / 1000 for name, ms in phases_ms.items()}
     step = sum(phases.values())
@@ -233,6 +240,48 @@ def test_sixty_four_ranks_on_sixteen_machines_fit_on_a_screen(place: Path) -> No
     assert "16 hosts (n0 … n9)" in text
     assert "9 more, each" in text
     assert "max of 64" in text
+
+
+@pytest.fixture
+def beside(place: Path) -> Summary:
+    """Three processes that share a model, or that trained in turn: none of them has a rank."""
+    folder = new_folder(place)
+    add_machine(folder, CPU)
+    for number in range(3):
+        add_rank(folder, {**COMPUTING, "other": 1.0 + number}, pid=4711 + number, world=1)
+    return read(folder)
+
+
+def test_processes_without_ranks_are_not_told_as_ranks(beside: Summary) -> None:
+    text = render_run(beside)
+    assert "3 processes, 400 steps" in text
+    slowest = beside.name_of(max(beside.ranks, key=lambda rank: rank.pid))
+    assert f"{slowest} on node1, the slowest of 3" in text
+    assert f"slowest lines of {slowest}" in text
+    assert "all processes together" in text
+    assert not re.search(r"\branks?\b", text)
+    page = render_page(beside, [], [])
+    assert "3 processes" in page
+    assert "most of 3 processes" in page
+    assert not re.search(r"\branks?\b", page.partition("<script")[0])
+
+
+def test_processes_without_ranks_are_told_apart_by_their_numbers(beside: Summary) -> None:
+    screen = render_top(beside, 100, 40)
+    assert "process  step" in screen
+    assert "4713" in screen
+    assert "more processes" in render_top(beside, 100, 11)
+    comparison = render_comparison(compare(beside, replace(beside, ranks=beside.ranks[:1])))
+    assert "A has 3 processes, B has 1" in comparison
+
+
+def test_ranks_that_came_twice_are_ranks(place: Path) -> None:
+    """As when torchrun starts them again."""
+    folder = new_folder(place)
+    for pid in (1, 2):
+        for rank in (0, 1):
+            add_rank(folder, COMPUTING, rank=rank, pid=10 * pid + rank, world=2)
+    assert "4 ranks" in render_run(read(folder))
 
 
 @pytest.mark.parametrize("edge", [20, 60, 80, 110])

@@ -366,7 +366,8 @@ def _range(low: float, high: float) -> str:
 def _notes(a: _Side, b: _Side) -> list[str]:
     notes = []
     if a.ranks != b.ranks:
-        sizes = f"A has {plural(a.ranks, 'rank')}, B has {b.ranks}"
+        larger = max(a, b, key=lambda each: each.ranks)
+        sizes = f"A has {larger.summary.count_of(a.ranks)}, B has {b.ranks}"
         if a.samples is None or b.samples is None:
             notes.append(
                 f"{sizes}, and how many samples a step takes is not known: steps are compared"

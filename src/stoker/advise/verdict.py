@@ -194,7 +194,7 @@ def _slow_rank(summary: Summary, slow: Rank) -> str | None:
     phase = max(differences, key=lambda each: differences[each])
     whom = f"the other {len(others)}" if len(others) > 1 else "the other"
     return (
-        f"Rank {slow.rank} on {slow.host or 'an unknown host'} slows {whom}: its own work takes "
+        f"{summary.name_of(slow).capitalize()} on {slow.host or 'an unknown host'} slows {whom}: its own work takes "
         f"{render_part(own, own)} of each step against {render_part(theirs, own)}, and for the difference "
         f"{'they wait' if len(others) > 1 else 'that one waits'} in communication; most of it is "
         f"{NOUNS.get(phase, phase)} ({render_part(differences[phase], own)})."

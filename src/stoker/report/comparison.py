@@ -48,7 +48,7 @@ def _run(summary: Summary) -> str:
     steps = max((rank.steps for rank in summary.ranks), default=0)
     parts = [ending(summary), render_seconds(summary.wall_s), plural(steps, "step")]
     if len(summary.ranks) > 1:
-        parts.append(f"{len(summary.ranks)} ranks")
+        parts.append(summary.count_of(len(summary.ranks)))
     return f"{summary.run.get('id') or summary.folder.name}: {', '.join(parts)}"
 
 

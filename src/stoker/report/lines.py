@@ -26,8 +26,8 @@ def render_lines(summary: Summary, count: int, edge: int) -> list[str]:
     page = Page(edge, home, Source(known_number(summary.run.get("start"))))
     text = []
     if own:
-        title = "slowest lines" + (f" of rank {rank.rank}" if len(summary.ranks) > 1 else "")
-        text += _line_table(title, own, summary.wall_s, page)
+        whose = f" of {summary.name_of(rank)}" if len(summary.ranks) > 1 else ""
+        text += _line_table(f"slowest lines{whose}", own, summary.wall_s, page)
     if workers:
         all_s = sum(line.own_s for line in rank.worker_lines)
         text += _line_table("slowest lines of loader workers", workers, all_s, page)

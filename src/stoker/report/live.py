@@ -16,7 +16,7 @@ from pathlib import Path
 from stoker.advise.verdict import gpu_numbers
 from stoker.report.run import ending, is_running
 from stoker.report.table import clipped, columns, render_bar, render_known
-from stoker.units import plural, render_number, render_seconds, render_share, render_time
+from stoker.units import render_number, render_seconds, render_share, render_time
 from stoker.watch.folder import RunFolder
 from stoker.watch.series import FINE_ROWS, Row, Stat, known_number, merged
 from stoker.watch.summary import PHASES, Machine, Rank, Split, Summary, make_split, read_summary
@@ -272,7 +272,8 @@ def _rank_lines(summary: Summary, width: int, room: int) -> list[str]:
     now = [(rank, *now_split(rank)) for rank in summary.ranks]
     seen = {phase for _, _, split in now if split for phase in split.phases}
     phases = [phase for phase in PHASES if phase in seen]
-    rows = [["rank", "step", "ms", *phases, ""]]
+    whose = "rank" if summary.is_ranked else "process"
+    rows = [[whose, "step", "ms", *phases, ""]]
     for rank, kind, split in now:
         quiet = _quiet_s(rank, summary.wall_s) if is_running(summary) else None
         said = (
@@ -280,7 +281,7 @@ def _rank_lines(summary: Summary, width: int, room: int) -> list[str]:
         )
         ms = render_known(1000 * split.step.mean) if split else "unknown"
         shares = [render_share(split.share(phase)) if split else "" for phase in phases]
-        rows.append([f"{rank.rank}", f"{rank.steps}", ms, *shares, said])
+        rows.append([f"{summary.number_of(rank)}", f"{rank.steps}", ms, *shares, said])
     if len(rows) == 1:
         return []
     table = columns(rows)
@@ -294,7 +295,7 @@ def _rank_lines(summary: Summary, width: int, room: int) -> list[str]:
             else ""
         )
         hidden = len(table) - spare + 1
-        table = [*table[: spare - 1], f"… {plural(hidden, 'more rank')}{spread} over all"]
+        table = [*table[: spare - 1], f"… {summary.count_of(hidden, 'more ')}{spread} over all"]
     return [*table, *spark]
 
 

@@ -50,9 +50,10 @@ def render_machines(summary: Summary, edge: int) -> list[str]:
     cost = cost_s(summary)
     if cost is not None and summary.wall_s > 0 and text:
         share = render_share(cost / summary.wall_s)
-        all_ranks = ", all ranks together" if len(summary.ranks) > 1 else ""
+        whose = "ranks" if summary.is_ranked else "processes"
+        together = f", all {whose} together" if len(summary.ranks) > 1 else ""
         text.append(
-            f"  recording took {render_seconds(cost)} of CPU: {share} of one core{all_ranks}"
+            f"  recording took {render_seconds(cost)} of CPU: {share} of one core{together}"
         )
     return [clipped(row, edge) for row in text]
 

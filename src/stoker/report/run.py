@@ -112,7 +112,7 @@ def _head(summary: Summary, edge: int, job: Joined | None) -> list[str]:
     command = shlex.join(command_of(run)) or "unknown"
     parts = [f"{render_seconds(summary.wall_s)} on {_hosts(summary)}"]
     if len(ranks) > 1:
-        parts.append(plural(len(ranks), "rank"))
+        parts.append(summary.count_of(len(summary.ranks)))
     steps, epochs = (
         max((getattr(r, each) for r in ranks), default=0) for each in ("steps", "epochs")
     )

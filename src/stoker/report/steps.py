@@ -30,7 +30,7 @@ def render_steps(summary: Summary, edge: int) -> list[str]:
     rows = _split_rows(split, ranks if len(ranks) > 1 and kind == "steady" else [])
     title = f"{plural(split.steps, f'{KINDS[kind]} step')}, {_clock(split)}"
     if len(summary.ranks) > 1:
-        title += f", rank {rank.rank} on {rank.host}, the slowest of {len(summary.ranks):,}"
+        title += f", {summary.name_of(rank)} on {rank.host}, the slowest of {len(summary.ranks):,}"
     return [clipped(row, edge) for row in (f"one step ({title})", *columns(rows), *told)]
 
 

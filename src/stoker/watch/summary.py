@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from stoker.errors import FileError
+from stoker.units import plural
 from stoker.watch.facts import read_facts
 from stoker.watch.folder import FORMAT, RunFolder
 from stoker.watch.later import Again, Later
@@ -144,6 +145,24 @@ class Summary:
     def world(self) -> int:
         """How many ranks there should be; fewer have left a record where some are missing."""
         return max((rank.world for rank in self.ranks), default=0)
+
+    @cached_property
+    def is_ranked(self) -> bool:
+        """Whether its processes are ranks of one training, and not just beside each other or in turn."""
+        return self.world > 1 or len({rank.rank for rank in self.ranks}) == len(self.ranks)
+
+    def number_of(self, rank: Rank) -> int:
+        """Return what tells one of its processes from the others."""
+        return rank.rank if self.is_ranked else rank.pid
+
+    def name_of(self, rank: Rank) -> str:
+        """Return what one of its processes is called."""
+        return f"{'rank' if self.is_ranked else 'process'} {self.number_of(rank)}"
+
+    def count_of(self, number: int, more: str = "") -> str:
+        """Return a number of its processes in words."""
+        one, many = ("rank", "ranks") if self.is_ranked else ("process", "processes")
+        return plural(number, more + one, more + many)
 
     @property
     def ending(self) -> str:

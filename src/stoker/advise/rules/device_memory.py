@@ -35,7 +35,7 @@ def out_of_memory(summary: Summary) -> Finding | None:
         key="gpu-out-of-memory",
         level="problem",
         what="The run ended because the memory of its GPU was full.",
-        why=f"Rank {rank.rank} on {rank.host} ended with {rank.facts['error']}{told}.",
+        why=f"{summary.name_of(rank).capitalize()} on {rank.host} ended with {rank.facts['error']}{told}.",
         fix=_fix(memory),
         confidence="high",
         safety="B",

@@ -125,7 +125,7 @@ def slow_rank(summary: Summary) -> Finding | None:
     if level is None:
         return None
     host = lag.rank.host or "an unknown host"
-    who = f"Rank {lag.rank.rank} on {host} slows"
+    who = f"{summary.name_of(lag.rank).capitalize()} on {host} slows"
     if lag.is_host:
         who = f"The ranks on {host} slow"
     return Finding(
@@ -160,7 +160,7 @@ def _even_out(summary: Summary, lag: Lag) -> str:
     if lag.phase == "other":
         where = f" at {place(line)}" if line else ""
         return (
-            f"Let rank {lag.rank.rank} do less of its own in each step{where}: write, log and "
+            f"Let {summary.name_of(lag.rank)} do less of its own in each step{where}: write, log and "
             "measure every 100 steps or in a thread, or share it among the ranks."
         )
     where = f", beginning with {place(line)}" if line else ""

@@ -169,5 +169,5 @@ def _steps(summary: Summary) -> str:
     if epochs:
         parts.append(plural(epochs, "epoch"))
     if len(summary.ranks) > 1:
-        parts.append(plural(len(summary.ranks), "rank"))
+        parts.append(summary.count_of(len(summary.ranks)))
     return ", ".join(parts)

@@ -29,7 +29,7 @@ def render_lines(summary: Summary) -> Html | None:
     workers = heaviest(rank.worker_lines, MAX_WORKER_LINES)
     if not own and not workers:
         return None
-    whose = f" of rank {rank.rank} on {rank.host}" if len(summary.ranks) > 1 else ""
+    whose = f" of {summary.name_of(rank)} on {rank.host}" if len(summary.ranks) > 1 else ""
     worker_s = sum(line.own_s for line in rank.worker_lines)
     return section(
         "Slowest lines",

@@ -54,7 +54,7 @@ def render_made(summary: Summary) -> Html:
                 ("working folder", code(str(run["cwd"])) if run.get("cwd") else "unknown"),
                 ("Python", str(run.get("python") or "unknown")),
                 ("recording cost", _cost(summary)),
-                ("records", f"{plural(len(summary.machines), 'machine')}, {plural(len(summary.ranks), 'rank')}"),
+                ("records", f"{plural(len(summary.machines), 'machine')}, {summary.count_of(len(summary.ranks))}"),
                 ("schema", f"run folder {FOLDER_FORMAT}, report {FORMAT}"),
             ]
         ),
@@ -66,6 +66,7 @@ def _cost(summary: Summary) -> str:
     cost = cost_s(summary)
     if cost is None or not summary.wall_s > 0:
         return "unknown"
-    ranks = ", all ranks together" if len(summary.ranks) > 1 else ""
+    whose = "ranks" if summary.is_ranked else "processes"
+    together = f", all {whose} together" if len(summary.ranks) > 1 else ""
     share = render_share(cost / summary.wall_s)
-    return f"{render_seconds(cost)} of CPU time: {share} of one core{ranks}"
+    return f"{render_seconds(cost)} of CPU time: {share} of one core{together}"

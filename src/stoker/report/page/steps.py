@@ -44,7 +44,7 @@ def render_step(summary: Summary, charts: Charts) -> Html | None:
     if split is None or not split.phases:
         return section("One step", beside, id_="step") if beside else None
     ranks = [each for each in summary.ranks if each.steady is not None] if kind == "steady" else []
-    whose = f" of rank {rank.rank} on {rank.host}, the slowest of {len(summary.ranks):,}"
+    whose = f" of {summary.name_of(rank)} on {rank.host}, the slowest of {len(summary.ranks):,}"
     clock = (
         f"{split.device_steps:,} of them timed on the device's clock"
         if split.device_steps
@@ -59,7 +59,7 @@ def render_step(summary: Summary, charts: Charts) -> Html | None:
         "One step",
         tag("p", about),
         _bar(split),
-        _table(split, ranks if len(ranks) > 1 else []),
+        _table(summary, split, ranks if len(ranks) > 1 else []),
         _over_time(rank, kind, split, charts),
         beside,
         id_="step",
@@ -74,10 +74,12 @@ def _bar(split: Split) -> Html:
     return draw_parts("What a step is made of", parts)
 
 
-def _table(split: Split, ranks: Sequence[Rank]) -> Html:
+def _table(summary: Summary, split: Split, ranks: Sequence[Rank]) -> Html:
     unit, factor = ("s", 1.0) if split.step.mean >= 10 else ("ms", 1e3)
     places = max(1, digits(factor * split.step.mean))
-    over = ["least rank", "median rank", f"most of {len(ranks):,} ranks"] if ranks else []
+    one = "rank" if summary.is_ranked else "process"
+    most = f"most of {summary.count_of(len(ranks))}"
+    over = [f"least {one}", f"median {one}", most] if ranks else []
 
     def row(name: str, share: float, meaning: str) -> list[str]:
         seconds = [split.step.mean * share, *(spread(ranks, name) if ranks else ())]
