@@ -24,7 +24,7 @@ from stoker.watch.inside.marks import (
     STRETCH,
     Marks,
 )
-from stoker.watch.inside.phases import BACKWARD, FORWARD, OPEN, OPTIMIZER
+from stoker.watch.inside.phases import BACKWARD, FORWARD, H2D, OPEN, OPTIMIZER
 from stoker.watch.inside.timeline import Timeline
 from test_timeline import ADAM, SGD, TRAIN, VALID, Clock
 
@@ -57,7 +57,9 @@ class FakeDevice:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.busy_until = clock.now
+        # A stream beside the one that is computed on: the program is on it, and it is followed.
+        self.is_beside = self.is_beside_followed = False
+        self.busy_until = self.busy_beside_until = clock.now
         self.made = 0
         self.recorded = 0
         self.living: weakref.WeakSet[Event] = weakref.WeakSet()
@@ -71,6 +73,9 @@ class FakeDevice:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     def work(self, ms: float) -> None:
+        if self.is_beside:
+            self.busy_beside_until = max(self.busy_beside_until, self.clock.now) + ms / 1000
+            return
         self.busy_until = max(self.busy_until, self.clock.now) + ms / 1000
 
     def make_event(self) -> Event:
@@ -80,12 +85,19 @@ class FakeDevice:
         self.living.add(event)
         return event
 
+    def wait_for_beside(self) -> None:
+        self.busy_until = max(self.busy_until, self.busy_beside_until)
+
+    def follow(self) -> None:
+        self.is_beside_followed = self.is_beside
+
     def record(self, event: Event) -> None:
         assert not self.capturing, "it would be caught in the graph"
         self.enter("record")
         self.recorded += 1
         self.clock.move(self.cost_ms)
-        event.at = max(self.busy_until, self.clock.now)
+        until = self.busy_beside_until if self.is_beside_followed else self.busy_until
+        event.at = max(until, self.clock.now)
 
     def is_capturing(self) -> bool:
         self.enter("is_capturing")
@@ -355,6 +367,46 @@ def test_a_wait_that_is_half_hidden_shows_by_half(loop: Loop) -> None:
     assert found["data"] == pytest.approx(6.2)
     assert found["data_hidden"] == pytest.approx(5.8)
     assert found["device_step"] == pytest.approx(12.3)
+
+
+@pytest.mark.parametrize("has_loader_beside", [False, True])
+def test_a_batch_that_is_copied_ahead_beside_the_model_shows_where_it_is_waited_for(
+    loop: Loop, has_loader_beside: bool
+) -> None:
+    """As those do who copy the next batch on a stream of their own, and may ask for it there, too."""
+
+    def steps(copy_ms: float) -> None:
+        for _ in range(20):
+            loop.device.wait_for_beside()
+            loop.device.is_beside = has_loader_beside
+            loop.data(1)
+            loop.device.is_beside = True
+            before = loop.line.switch(H2D)
+            loop.launch(copy_ms)
+            loop.line.switch(before)
+            loop.device.is_beside = False
+            loop.forward()
+            loop.backward()
+            loop.optimizer()
+            loop.wait_for_device(20)
+
+    steps(3)
+    loop.forget_found()
+    steps(3)
+    found = loop.found()
+    assert all(each >= 0 for each in found.values())
+    assert {name: found[name] for name in ("forward", "backward", "optimizer", "device_step")} == {
+        "forward": 2, "backward": 3, "optimizer": 1, "device_step": 6,
+    }  # fmt: skip
+    assert "h2d" not in found
+    steps(10)
+    loop.forget_found()
+    steps(10)
+    # The model has nothing to do for 4 ms.
+    found = loop.found()
+    assert found["device_step"] == pytest.approx(10)
+    assert sum(found.get(name, 0) for name in ("data", "h2d", "other")) == pytest.approx(4)
+    assert not loop.errors
 
 
 def test_nothing_is_recorded_before_the_device_is_used(loop: Loop) -> None:

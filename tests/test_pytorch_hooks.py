@@ -12,7 +12,7 @@ from stoker.watch.inside.hooks import spanning
 from stoker.watch.inside.marks import MIN_MEASURED
 from stoker.watch.inside.phases import FORWARD, OPEN, PREPARE
 from stoker.watch.inside.process import Watched
-from stoker.watch.inside.pytorch import PyTorch
+from stoker.watch.inside.pytorch import Cuda, PyTorch
 from test_marks import Loop
 from test_timeline import VALID
 
@@ -149,3 +149,22 @@ def test_a_model_whose_answer_is_a_gradient_is_evaluated_as_any(watched: Watched
     assert found["forward"] == pytest.approx(3.1)
     assert found["backward"] == pytest.approx(0.1)
     assert loop.found("eval") == pytest.approx({"data": 1, "forward": 2.1})
+
+
+def test_events_are_for_the_stream_that_is_followed() -> None:
+    streams = {1: object(), 2: object()}
+    current = [1]
+    recorded: list[object] = []
+    native = SimpleNamespace(_cuda_getCurrentStream=lambda device: current[0], _cuda_getDevice=int)
+    cuda = SimpleNamespace(
+        current_stream=lambda: streams[current[0]], is_current_stream_capturing=bool
+    )
+    device = Cuda(SimpleNamespace(cuda=cuda, _C=native))
+    event = SimpleNamespace(record=recorded.append)
+    device.record(event)
+    current[0] = 2
+    device.record(event)
+    device.follow()
+    current[0] = 1
+    device.record(event)
+    assert recorded == [streams[1], streams[1], streams[2]]

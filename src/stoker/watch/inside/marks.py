@@ -1,6 +1,7 @@
 """Marks on the device's own time line, for devices that work while the host runs ahead.
 
-A mark is a CUDA event on the current stream, recorded where a phase begins. The time between
+A mark is a CUDA event on the stream that the model computes on, recorded where a phase begins; what
+goes on beside it on other streams shows where that one waits for it. The time between
 two marks, as the device saw it, is what the phase cost the run: a wait for data that the
 device spent working does not show, and one that it spent idle does. Marks are read long after,
 when the device has passed them; nothing here ever waits for the device.
@@ -15,7 +16,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from .block import EVALUATION, Step
-from .phases import COUNT, DATA, settled
+from .phases import BACKWARD, COMM, COUNT, DATA, FORWARD, GRAPH, H2D, OPTIMIZER, settled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ STRETCH = 16
 MOST = 4.0
 # Nothing can have been given to the device between two marks that are closer than this.
 SAME_S = 4e-6
+# Where the model computes, and what programs do on streams beside it.
+COMPUTING = frozenset((FORWARD, BACKWARD, OPTIMIZER, GRAPH))
+BESIDE = frozenset((H2D, COMM))
 # Steps that wait to be read; beyond that they are dropped and counted.
 MAX_PENDING = 32
 
@@ -46,8 +50,11 @@ class Device(Protocol):
     def make_event(self) -> Any:
         """Return an event that can be recorded, queried and timed."""
 
+    def follow(self) -> None:
+        """From now on, events are for the stream that is current."""
+
     def record(self, event: Any) -> None:
-        """Put the event on the stream that is current."""
+        """Put the event on the stream that is followed."""
 
     def is_capturing(self) -> bool:
         """Say whether the stream records a graph now, in which an event would be caught."""
@@ -113,6 +120,9 @@ class Marks:
             if self.device.is_capturing():
                 self.drop_step()
                 return
+            # What is copied or sent in the middle of a phase may be so on another stream.
+            if phase in COMPUTING and not (open_ and open_[-1][0] in BESIDE):
+                self.device.follow()
             event = self._pool.pop() if self._pool else self.device.make_event()
             self.device.record(event)
         except Exception as error:  # the device is in trouble, and the user will hear of it

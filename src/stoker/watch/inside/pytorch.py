@@ -378,23 +378,30 @@ class PyTorch:
 
 
 class Cuda:
-    """The current stream of torch.cuda, CUDA's or ROCm's."""
+    """A stream of torch.cuda, CUDA's or ROCm's."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._streams: dict[object, Any] = {}
+        self._stream: Any = None
         self.is_capturing = torch.cuda.is_current_stream_capturing
 
     def make_event(self) -> Any:
         """Return an event with timing."""
         return self._torch.cuda.Event(enable_timing=True)
 
-    def record(self, event: Any) -> None:
-        """Put the event on the stream that is current."""
+    def follow(self) -> None:
+        """From now on, events are for the stream that is current."""
         # `current_stream` makes a new object each time, which takes longer than all the rest.
         native = self._torch._C
         key = native._cuda_getCurrentStream(native._cuda_getDevice())
         stream = self._streams.get(key)
         if stream is None:
             stream = self._streams[key] = self._torch.cuda.current_stream()
-        event.record(stream)
+        self._stream = stream
+
+    def record(self, event: Any) -> None:
+        """Put the event on the stream that is followed."""
+        if self._stream is None:
+            self.follow()
+        event.record(self._stream)
