@@ -143,6 +143,11 @@ LOOPS = {
         phases={**PLAIN, "other": {"after": 1}},
         model={**MODEL, "name": "Plain", "parameters": 232},
     ),
+    "scripted": Loop(
+        "scripted",
+        phases={**PLAIN, "forward": {"loss": 1}, "backward": {}},
+        model={**MODEL, "name": "Plain"},
+    ),
     "closure": Loop(
         "closure",
         phases={

@@ -215,13 +215,13 @@ def _size(model: Any) -> int:
 
 
 def _name(model: Any) -> str:
-    """Return the name of the user's own class inside DDP, FSDP, DeepSpeed or torch.compile."""
+    """Return the name of the user's own class inside DDP, FSDP, DeepSpeed, torch.compile or torch.jit."""
     kind = type(model)
     if any(base.__name__ == "FSDPModule" for base in kind.__mro__):
         return kind.__name__.removeprefix("FSDP")
     if kind.__module__.startswith(("torch.", "deepspeed.")):
+        inner = dict(model.named_children())
         for name in ("_orig_mod", "module", "_fsdp_wrapped_module"):
-            inner = model._modules.get(name)
-            if inner is not None:
-                return _name(inner)
-    return kind.__name__
+            if name in inner:
+                return _name(inner[name])
+    return str(model.original_name) if kind.__module__ == "torch.jit._script" else kind.__name__
