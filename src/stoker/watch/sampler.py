@@ -324,6 +324,9 @@ class Sampler:
 
     def _read_tree(self, elapsed_s: float | None, is_new: bool) -> dict[str, float]:
         now = self._tree.read()
+        if not now.seen and not (self._last and self._last.seen) and not self._has_root():
+            self._note("no cores and memory of the run: its processes cannot be seen in /proc")
+            return {}
         living = [seen for seen in now.seen.values() if seen.stat.state not in DEAD]
         pages = sum(seen.private_pages for seen in living)
         # What the processes hold for themselves: without files and shared memory, which would
@@ -343,6 +346,9 @@ class Sampler:
                 reading.update(self._tree_rates(used_between(self._last, now), now, elapsed_s))
             self._last = now
         return reading
+
+    def _has_root(self) -> bool:
+        return read_start(f"{self._proc}/{self._root_pid}/stat") is not None
 
     def _tree_rates(self, used: Used, now: Snapshot, interval_s: float) -> dict[str, float]:
         cores_of = {pid: each * self._tick_s / interval_s for pid, each in used.ticks_of.items()}
