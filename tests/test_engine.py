@@ -111,6 +111,15 @@ def test_the_interpreter_that_is_asked_for_is_taken(tmp_path: Path) -> None:
         find_python(python, {})
 
 
+@pytest.mark.parametrize("given", [{}, {"LC_CTYPE": "C"}, {"LC_CTYPE": "C.UTF-8"}, {"LC_ALL": "C"}])
+def test_the_locale_is_as_it_was_given(given: dict[str, str], tmp_path: Path) -> None:
+    """In a C locale Python changes it for whatever it starts."""
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **given}
+    words = [sys.executable, "-m", "stoker", "run", "--quiet", "--", "env"]
+    told = dict(line.split("=", 1) for line in ran(words, tmp_path, env).out.splitlines())
+    assert {name: told[name] for name in told if name.startswith(("LC_", "LANG"))} == given
+
+
 # -- the child: in a process of its own, because it blocks signals -------------------------------
 
 CHILD = "import os, signal, sys\nfrom stoker.engine.local import Child, end_as, wait\n"

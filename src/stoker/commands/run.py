@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from stoker.commands.parser import Parser, add_json, split_command, typed
-from stoker.engine.command import find_python, make_command
+from stoker.engine.command import find_python, given_environment, make_command
 from stoker.engine.task import read_task
 from stoker.errors import ScriptError
 from stoker.units import parse_positive
@@ -48,7 +48,7 @@ def run(words: list[str]) -> int:
     start = make_command(
         command, is_module=args.is_module, is_command=is_command, python=python, runner=runner
     )
-    env = dict(os.environ)
+    env = given_environment()
     if args.procs is not None:
         start, added = _several(args, command, is_command, python, runner)
         env |= added

@@ -12,7 +12,25 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+# What Python sets LC_CTYPE to in a C locale, for itself and whatever it starts (PEP 538).
+COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
 PYTHON_FILES = (".py", ".pyc", ".pyz", ".pyw")
+
+
+def given_environment() -> dict[str, str]:
+    """Return the environment that we were started with, without what Python has made of it."""
+    env = dict(os.environ)
+    if env.get("LC_CTYPE") not in COERCED:
+        return env
+    try:
+        words = Path("/proc/self/environ").read_bytes().split(b"\0")
+    except OSError:
+        return env
+    del env["LC_CTYPE"]
+    for word in words:
+        if word.startswith(b"LC_CTYPE="):
+            env["LC_CTYPE"] = os.fsdecode(word.partition(b"=")[2])
+    return env
 
 
 def find_python(wanted: str | None, env: Mapping[str, str]) -> str:
