@@ -88,7 +88,7 @@ def add_machine(
     *,
     host: str = "node1",
     num_gpus: int = 0,
-    **more: float,
+    **more: object,
 ) -> None:
     gpus = [
         {"index": i, "uuid": f"GPU-{i:04x}", "name": "NVIDIA H200", "memory_gib": 139.8}
@@ -504,6 +504,17 @@ def test_a_failure_before_the_first_step_is_called_one(place: Path) -> None:
     assert make_verdict(read(folder)) == (
         "No training step was recognised before the run ended in failure."
     )
+
+
+def test_what_could_not_be_read_of_a_machine_is_noted_with_its_name(place: Path) -> None:
+    lost, none = "GPU 2 is lost: GPU is lost", "no pressure: this kernel does not measure it (PSI)"
+    folder = new_folder(place, notes=[none])
+    add_rank(folder, DATA_BOUND, notes=["hooks failed"])
+    add_machine(folder, CPU, notes=[none])
+    assert notes(read(folder)) == ["hooks failed", none]
+    for host in ("node2", "node3"):
+        add_machine(folder, CPU, host=host, notes=[none, lost] if host == "node3" else [none])
+    assert notes(read(folder)) == ["hooks failed", f"{none} (3 machines)", f"{lost} (node3)"]
 
 
 def test_a_machine_that_others_keep_busy_is_noted(place: Path) -> None:

@@ -499,6 +499,22 @@ def test_files_are_opened_as_fast_as_their_processes_say(run: Run) -> None:
     run.scribe.close(0)
 
 
+@pytest.mark.usefixtures("at_once")
+def test_what_cannot_be_read_is_told_by_who_reads(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On another machine than the first rank's, and before the end: a GPU may take its node along."""
+    run, noted = Run(folder, os.getpid()), []
+
+    def lose() -> None:
+        run.scribe.notes.append("GPU 2 is lost")
+        later = time.monotonic() + 2 * FACTS_EVERY_S
+        monkeypatch.setattr(time, "monotonic", lambda: later)
+
+    run.attend(lose, lambda: None, lambda: noted.append(folder.read(folder.machine(HOST))["notes"]))
+    assert "GPU 2 is lost" in noted[0]
+
+
 def test_a_second_scribe_on_a_machine_takes_no_readings(run: Run) -> None:
     run.attend(run.steps, run.facts)
     assert run.folder.all_samples() == []

@@ -159,6 +159,8 @@ def notes(summary: Summary, job: Joined | None = None) -> list[str]:
     told += [note for rank in summary.ranks for note in rank.notes]
     own = summary.run.get("notes")
     told += own if isinstance(own, list) else []
+    read = _machine_notes(summary)
+    told = [*(note for note in told if str(note) not in read), *read.values()]
     if summary.run.get("is_whole") is False:
         told.append("recording stopped before the end: the disk refused")
     if not summary.run:
@@ -171,6 +173,22 @@ def notes(summary: Summary, job: Joined | None = None) -> list[str]:
     if job is not None and job.note is not None:
         told.append(job.note)
     return [printable(str(note)) for note in dict.fromkeys(map(str, told))]
+
+
+def _machine_notes(summary: Summary) -> dict[str, str]:
+    """Return what could not be read of machines, and with it of which, where there are several."""
+    hosts: dict[str, list[str]] = {}
+    for machine in summary.machines:
+        told = machine.facts.get("notes")
+        for note in told if isinstance(told, list) else []:
+            hosts.setdefault(str(note), []).append(machine.host)
+    if len(summary.machines) < 2:
+        return {note: note for note in hosts}
+    names = {
+        note: each[0] if len(each) == 1 else f"{len(each):,} machines"
+        for note, each in hosts.items()
+    }
+    return {note: f"{note} ({name})" for note, name in names.items()}
 
 
 def _crowd_note(host: str, crowd: Crowd) -> str:

@@ -13,7 +13,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -100,6 +100,9 @@ class Scribe:
         self._opens, self._opens_s = 0.0, 0.0
         self._has_news, self._silent_s = False, 0.0
         self._has_steps = False
+        # What the machine has; without a sampler, somebody else tells of it.
+        self._machine: Mapping[str, object] = {}
+        self._notes_told: list[str] = []
         # What was told of a run without steps until now.
         self._main: Path | None = None
         self._writer: SeriesWriter | None = None
@@ -115,8 +118,9 @@ class Scribe:
 
         sampler = None if self._root_pid is None else Sampler(self._root_pid)
         if sampler is not None:
-            facts = sampler.facts()
-            self._write(lambda: self.folder.write(self.folder.machine(self.host), facts))
+            self._machine = sampler.facts()
+            self.notes = sampler.notes
+            self._write(self._write_machine)
             sampler.read()
         interval, last = INTERVAL_S / 4, time.monotonic()
         cost = 0.0
@@ -136,7 +140,6 @@ class Scribe:
         self._read(sampler, time.monotonic() - last)
         if sampler is not None:
             sampler.close()
-            self.notes = list(sampler.notes)
         return code
 
     def close(self, code: int, *, is_first: bool = True) -> None:
@@ -269,7 +272,15 @@ class Scribe:
 
     # -- what is written of each rank ------------------------------------------------
 
+    def _write_machine(self) -> None:
+        self._notes_told = list(self.notes)
+        self.folder.write(
+            self.folder.machine(self.host), {**self._machine, "notes": self._notes_told}
+        )
+
     def _write_facts(self) -> None:
+        if self.notes != self._notes_told:
+            self._write_machine()
         self._fold_gone()
         for heard in self._heard.values():
             if heard.writer is not None:
