@@ -506,6 +506,15 @@ def test_a_failure_before_the_first_step_is_called_one(place: Path) -> None:
     )
 
 
+def test_ranks_are_missed_only_where_each_leaves_a_record(place: Path) -> None:
+    """Of a run without steps, the busiest process is told for all."""
+    folder = new_folder(place)
+    add_rank(folder, {}, steps=0, world=4)
+    assert notes(read(folder)) == []
+    add_rank(folder, DATA_BOUND, world=4)
+    assert notes(read(folder)) == ["only 1 of 4 ranks left a record"]
+
+
 def test_what_could_not_be_read_of_a_machine_is_noted_with_its_name(place: Path) -> None:
     lost, none = "GPU 2 is lost: GPU is lost", "no pressure: this kernel does not measure it (PSI)"
     folder = new_folder(place, notes=[none])

@@ -168,7 +168,8 @@ def notes(summary: Summary, job: Joined | None = None) -> list[str]:
     if summary.damaged:
         verb = "was" if summary.damaged == 1 else "were"
         told.append(f"{plural(summary.damaged, 'damaged line')} {verb} left out")
-    if len(summary.ranks) < summary.world:
+    # Without a step only the busiest process of each machine is told.
+    if len(summary.ranks) < summary.world and any(rank.steps for rank in summary.ranks):
         told.append(f"only {len(summary.ranks)} of {summary.world} ranks left a record")
     if job is not None and job.note is not None:
         told.append(job.note)
