@@ -511,8 +511,8 @@ def test_ranks_are_missed_only_where_each_leaves_a_record(place: Path) -> None:
     folder = new_folder(place)
     add_rank(folder, {}, steps=0, world=4)
     assert notes(read(folder)) == []
-    add_rank(folder, DATA_BOUND, world=4)
-    assert notes(read(folder)) == ["only 1 of 4 ranks left a record"]
+    add_rank(folder, DATA_BOUND, rank=1, world=4)
+    assert notes(read(folder)) == ["only 2 of 4 ranks left a record"]
 
 
 def test_what_could_not_be_read_of_a_machine_is_noted_with_its_name(place: Path) -> None:
