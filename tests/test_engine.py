@@ -96,7 +96,9 @@ def test_the_active_environment_comes_before_our_own_python(tmp_path: Path) -> N
     assert find_python(None, {}) == sys.executable
     assert find_python(None, {"VIRTUAL_ENV": venv, "CONDA_PREFIX": conda}) == f"{venv}/bin/python"
     assert find_python(None, {"CONDA_PREFIX": conda}) == f"{conda}/bin/python"
-    assert find_python(None, {"VIRTUAL_ENV": sys.prefix}) == sys.executable
+    # Where conda's own environment is active in every shell, one that is made later counts.
+    for env in ({}, {"CONDA_PREFIX": conda}):
+        assert find_python(None, {"VIRTUAL_ENV": sys.prefix, **env}) == sys.executable
     for broken in ("", "/no/such", str(tmp_path)):
         assert find_python(None, {"VIRTUAL_ENV": broken}) == sys.executable
 

@@ -51,10 +51,13 @@ def find_python(wanted: str | None, env: Mapping[str, str]) -> str:
         return found
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         prefix = env.get(name)
-        if prefix and Path(prefix).resolve() != Path(sys.prefix).resolve():
-            python = Path(prefix) / "bin/python"
-            if os.access(python, os.X_OK):
-                return str(python)
+        if not prefix:
+            continue
+        if Path(prefix).resolve() == Path(sys.prefix).resolve():
+            return sys.executable
+        python = Path(prefix) / "bin/python"
+        if os.access(python, os.X_OK):
+            return str(python)
     return sys.executable
 
 
