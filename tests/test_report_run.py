@@ -253,7 +253,7 @@ def beside(place: Path) -> Summary:
 
 
 def test_processes_without_ranks_are_not_told_as_ranks(beside: Summary) -> None:
-    text = render_run(beside)
+    text = render_run(beside, edge=100)
     assert "3 processes, 400 steps" in text
     slowest = beside.name_of(max(beside.ranks, key=lambda rank: rank.pid))
     assert f"{slowest} on node1, the slowest of 3" in text
