@@ -40,6 +40,20 @@ class Loop:
         self.clock.move(ms)
         self.line.data_ends(loader, got)
 
+    def loader(self, ms: float = 20, loader: int = VALID) -> None:
+        """A loader is asked for its iterator, as at the beginning of a `for`."""
+        self.line.loader_begins()
+        self.wait(ms)
+        self.line.loader_ends(loader)
+
+    def read_whole(self, batches: int) -> None:
+        """Read a loader to its end, with something done to each batch that nothing sees."""
+        self.loader()
+        for _ in range(batches):
+            self.data(2, VALID)
+            self.wait(5)
+        self.data(1, VALID, got=False)
+
     def wait(self, ms: float) -> None:
         self.clock.move(ms)
 
@@ -361,6 +375,48 @@ def test_an_epoch_of_one_step_among_others_is_as_any(loop: Loop) -> None:
     assert loop.found("first")["count"] == 3
 
 
+@pytest.mark.parametrize("is_in_a_batch", [False, True])
+def test_a_loader_that_is_read_whole_without_any_training_is_in_no_step(
+    loop: Loop, is_in_a_batch: bool
+) -> None:
+    """As where a model is evaluated by another method than its call."""
+    loop.loader(20, TRAIN)
+    for number in range(20):
+        loop.data(4)
+        if is_in_a_batch and number % 5 == 4:
+            loop.read_whole(10)
+        loop.forward(2)
+        loop.backward(3)
+        loop.optimizer(1)
+        if not is_in_a_batch and number % 5 == 4:
+            loop.read_whole(10)
+    assert loop.line.epochs == 1
+    found = loop.found()
+    assert found == {
+        "data": 4,
+        "forward": 2,
+        "backward": 3,
+        "optimizer": 1,
+        "step": 10,
+        "count": 17,
+    }
+    assert loop.found("first") == {}
+    assert loop.found("gap")["step"] * loop.found("gap")["count"] == pytest.approx(4 * 91)
+
+
+def test_a_loader_whose_one_batch_was_asked_for_ahead_is_in_its_step(loop: Loop) -> None:
+    loop.warm_up()
+    for _ in range(4):
+        loop.loader(20, TRAIN)
+        loop.data(4)
+        loop.data(1, got=False)
+        loop.forward(2)
+        loop.backward(3)
+        loop.optimizer(1)
+    assert loop.found()["data"] == 24
+    assert loop.line.epochs == 4
+
+
 def test_an_evaluation_in_the_middle_of_an_epoch_begins_no_epoch(loop: Loop) -> None:
     loop.warm_up()
     loop.line.epoch_begins(VALID)
@@ -483,6 +539,8 @@ EVENTS: dict[str, Callable[[Loop], None]] = {
     "backward": lambda loop: loop.backward(1),
     "optimizer": lambda loop: loop.optimizer(1),
     "another optimizer": lambda loop: loop.optimizer(1, SGD),
+    "loader": lambda loop: loop.loader(),
+    "a whole loader": lambda loop: loop.read_whole(3),
     "optimizer begins": lambda loop: loop.line.optimizer_begins(ADAM),
     "optimizer ends": lambda loop: loop.line.optimizer_ends(ADAM),
     "backward begins": lambda loop: loop.line.backward_begins(),

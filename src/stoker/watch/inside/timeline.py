@@ -109,6 +109,10 @@ class Timeline:
         self._is_aside = False
         self._aside_after = -1
         self._fresh: set[int] = set()
+        # Of loaders that nothing was trained on since they were begun: the totals then, whether the step
+        # was an epoch's first, and how many batches they gave.
+        self._untrained: dict[int, tuple[list[float], bool, int]] = {}
+        self._begun_at = self.totals[:]
         self._first = False
         # Of the step before: it was the first of an epoch, too; and since then a loader had no more.
         self._was_first = self._has_finished = False
@@ -155,11 +159,13 @@ class Timeline:
     def loader_begins(self) -> None:
         """A loader is asked for its iterator, which may start workers: a wait for data."""
         self.data_begins(NEW_LOADER)
+        self._begun_at = self.totals[:]
 
     def loader_ends(self, loader: int) -> None:
         """The iterator is there; its first batch will be an epoch's first."""
         self.switch(OTHER)
         self.epoch_begins(loader)
+        self._untrained[loader] = (self._begun_at, self._first, 0)
 
     def data_begins(self, loader: int | None = None) -> None:
         """The next batch is asked for, of that loader: what was a step is one now."""
@@ -206,6 +212,9 @@ class Timeline:
             self.switch(PREPARE)
             self._has_ended = False
             self._givers.add(loader)
+            if loader in self._untrained:
+                begun_at, was_first, batches = self._untrained[loader]
+                self._untrained[loader] = (begun_at, was_first, batches + 1)
             if loader in self._fresh:
                 self._fresh.discard(loader)
                 self._first = True
@@ -214,14 +223,30 @@ class Timeline:
         # The end of a loader, where its workers stop, and what follows up to the next batch of any
         # loader, stand between two epochs.
         self.settle()
-        spent = sum(self.totals) - self._asked_at
-        self.totals[OTHER if self.is_light else DATA] -= spent
-        self._gap_s += spent
+        if not self._leave_out(loader):
+            spent = sum(self.totals) - self._asked_at
+            self.totals[OTHER if self.is_light else DATA] -= spent
+            self._gap_s += spent
         if self.marks is not None:
             self.marks.break_step()
         self._gap_from = self.totals[:]
         self._has_ended = True
         self.switch(OTHER)
+
+    def _leave_out(self, loader: int) -> bool:
+        """Have a loader that was read to its end in no step if nothing was trained on its batches.
+
+        As where a model is evaluated by another method than its call. A loop that asks one batch ahead
+        has yet to train on the only one of a loader.
+        """
+        begun_at, was_first, batches = self._untrained.pop(loader, (self.totals, False, 0))
+        if batches < 2:
+            return False
+        self._gap_s += sum(self.totals) - sum(begun_at)
+        self.totals, self._micro = begun_at[:], begun_at[:]
+        self._first = was_first
+        self._givers.discard(loader)
+        return True
 
     def batch_fails(self, loader: object) -> None:
         """A loader that was asked while steps pass by has no more, or fails."""
@@ -268,6 +293,7 @@ class Timeline:
         passing = self.passing
         if passing is not None:
             passing.seen |= SEEN_BACKWARD | ANSWERED
+        self._untrained.clear()
         before = self.switch(BACKWARD)
         self._has_backward = self.has_seen_backward = self._is_answered = True
         self._gap_from = None
@@ -374,6 +400,7 @@ class Timeline:
             self.settle()
         self._has_backward = True
         self._is_aside = False
+        self._untrained.clear()
         self._stepped[key] = None
         self._tentative = self.totals[:]
         if self.marks is not None:
@@ -489,6 +516,7 @@ class Timeline:
             self._rotate(end)
 
     def _forget_step(self) -> None:
+        self._untrained.clear()
         self.totals, self._micro = [0.0] * COUNT, [0.0] * COUNT
         self._asked_at = 0.0
         self._tentative = self._gap_from = None
