@@ -24,7 +24,7 @@ from stoker.watch.inside.marks import (
     STRETCH,
     Marks,
 )
-from stoker.watch.inside.phases import BACKWARD, FORWARD, H2D, OPEN, OPTIMIZER
+from stoker.watch.inside.phases import BACKWARD, FORWARD, H2D, OPEN, OPTIMIZER, OTHER
 from stoker.watch.inside.timeline import Timeline
 from test_timeline import ADAM, SGD, TRAIN, VALID, Clock
 
@@ -875,6 +875,17 @@ def test_a_backward_pass_goes_on_after_an_optimizer_within_it(has_gates: bool) -
     assert phases[-5:] == [FORWARD, BACKWARD, BACKWARD, BACKWARD, BACKWARD]
 
 
+@pytest.mark.parametrize("has_gates", [False, True])
+def test_after_a_backward_pass_that_went_otherwise_comes_what_it_began_in(has_gates: bool) -> None:
+    """It began as those before, and another optimizer stepped in it; the one before was in a closure."""
+    loop = Loop(compiled("_gate") if has_gates else None)
+    loop.device.cost_ms = 0.05
+    loop.steps(20 + MIN_MEASURED)
+    loop.closure()
+    loop.steps_in_a_backward_pass()
+    assert loop.line.current == OTHER
+
+
 def in_thread(action: Callable[[], object]) -> None:
     thread = threading.Thread(target=action)
     thread.start()
@@ -941,7 +952,7 @@ def test_the_short_way_through_a_step_tells_what_the_long_one_does(
             for block in loop.line.ready
             for name, sums in sorted(block.sums.items())
         ]
-        told.append((sums, loop.line.steps, loop.line.epochs, loop.marks.measured, phases))
+        told.append((sums, loop.line.steps, loop.line.epochs.count, loop.marks.measured, phases))
     assert told[0] == told[1]
 
 

@@ -63,9 +63,10 @@ class Loop:
         self.line.forward_ends()
 
     def backward(self, ms: float) -> None:
+        before = self.line.current
         self.line.backward_begins()
         self.clock.move(ms)
-        self.line.backward_ends()
+        self.line.backward_ends(before)
 
     def optimizer(self, ms: float, key: int = ADAM) -> None:
         self.line.optimizer_begins(key)
@@ -335,7 +336,7 @@ def test_the_first_step_of_each_epoch_is_apart(loop: Loop) -> None:
         for _ in range(9):
             loop.step()
         loop.data(0, got=False)
-    assert loop.line.epochs == 4
+    assert loop.line.epochs.count == 4
     assert loop.found("first")["data"] == 50
     assert loop.found("first")["count"] == 3
     assert loop.found("warmup")["count"] == 3
@@ -354,7 +355,7 @@ def test_steps_are_steady_where_each_has_a_loader_from_its_beginning(
         loop.step()
         if is_read_to_its_end:
             loop.data(1, got=False)
-    assert loop.line.epochs == (10 if is_read_to_its_end else 1)
+    assert loop.line.epochs.count == (10 if is_read_to_its_end else 1)
     found = loop.found()
     assert found.pop("count") == 7
     assert found == pytest.approx(
@@ -370,7 +371,7 @@ def test_an_epoch_of_one_step_among_others_is_as_any(loop: Loop) -> None:
         for _ in range(steps):
             loop.step()
         loop.data(1, got=False)
-    assert loop.line.epochs == 6
+    assert loop.line.epochs.count == 6
     # Those that come right after one are not apart from it.
     assert loop.found("first")["count"] == 3
 
@@ -390,7 +391,7 @@ def test_a_loader_that_is_read_whole_without_any_training_is_in_no_step(
         loop.optimizer(1)
         if not is_in_a_batch and number % 5 == 4:
             loop.read_whole(10)
-    assert loop.line.epochs == 1
+    assert loop.line.epochs.count == 1
     found = loop.found()
     assert found == {
         "data": 4,
@@ -414,7 +415,7 @@ def test_a_loader_whose_one_batch_was_asked_for_ahead_is_in_its_step(loop: Loop)
         loop.backward(3)
         loop.optimizer(1)
     assert loop.found()["data"] == 24
-    assert loop.line.epochs == 4
+    assert loop.line.epochs.count == 4
 
 
 def test_an_evaluation_in_the_middle_of_an_epoch_begins_no_epoch(loop: Loop) -> None:
@@ -425,7 +426,7 @@ def test_an_evaluation_in_the_middle_of_an_epoch_begins_no_epoch(loop: Loop) -> 
     for _ in range(4):
         loop.step()
     assert loop.found("first") == {}
-    assert loop.line.epochs == 0
+    assert loop.line.epochs.count == 0
 
 
 def test_an_optimizer_inside_the_backward_pass_is_taken_off_it(loop: Loop) -> None:

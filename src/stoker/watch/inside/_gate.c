@@ -213,13 +213,15 @@ static int is_owner(Gate *gate)
 /* The end of a span that began in that phase. Below zero: the program was interrupted. */
 static int end_span(Gate *gate, Notes *passing, int is_forward, long before)
 {
-    PyObject *type, *value, *traceback, *now, *base;
+    PyObject *type, *value, *traceback, *now, *base, *number;
     int answer = 0;
     PyErr_Fetch(&type, &value, &traceback);
     now = PyObject_GetAttr(gate->timeline, name_passing);
     if (now != (PyObject *)passing) {
         PyErr_Clear();
-        answer = tell(gate, is_forward ? name_forward_ends : name_backward_ends, NULL);
+        number = is_forward ? NULL : PyLong_FromLong(before);
+        answer = tell(gate, is_forward ? name_forward_ends : name_backward_ends, number);
+        Py_XDECREF(number);
     } else if (is_forward && !(passing->seen & ANSWERED)) {
         set_phase(gate, LOSS);
     } else if (!is_forward && before == FORWARD) {

@@ -170,7 +170,6 @@ def spanning(
     is_forward = phase == FORWARD
     kept, seen = (~ANSWERED, SEEN_FORWARD) if is_forward else (-1, SEEN_BACKWARD | ANSWERED)
     begins = timeline.forward_begins if is_forward else timeline.backward_begins
-    ends = timeline.forward_ends if is_forward else timeline.backward_ends
     home: Any = original if isinstance(original, type) else None
 
     def span(*args: Any, **kwargs: Any) -> Any:
@@ -200,7 +199,7 @@ def spanning(
         finally:
             if is_begun:
                 if passing is None or timeline.passing is not passing:
-                    ends()
+                    timeline.forward_ends() if is_forward else timeline.backward_ends(before)
                 elif is_forward:
                     timeline.current = timeline.base if passing.seen & ANSWERED else LOSS
                 else:

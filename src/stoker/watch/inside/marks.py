@@ -284,7 +284,7 @@ class Marks:
 
     def _open_next(self, step: Step, begun: bool) -> None:
         # The first marks set the device up, and cost what no others do.
-        if step.kind == EVALUATION or not self.timeline.is_warming_up:
+        if step.kind == EVALUATION or not self.timeline.warm_up.is_on:
             self._opened[step.kind == EVALUATION] += 1
             self._costs.append(self._cost)
             self._lengths.append(step.length)

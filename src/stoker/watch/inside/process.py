@@ -289,7 +289,7 @@ class Watched:
             "rank": self.rank,
             "world": self.world,
             "steps": timeline.steps,
-            "epochs": timeline.epochs,
+            "epochs": timeline.epochs.count,
             "facts": {**self.facts, **self._ask(), **self.lines.saving(), **self._unstepped()},
             "notes": self.notes,
             "opens": self.opens.count,

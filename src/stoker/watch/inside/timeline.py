@@ -10,6 +10,7 @@ from __future__ import annotations
 from time import perf_counter
 
 from .block import BLOCK_S, EVALUATION, FIRST, STEADY, TRACED, WARMUP, Block, Step
+from .epochs import Epochs
 from .passing import ANSWERED, SEEN_BACKWARD, SEEN_FORWARD, Passing
 from .phases import (
     BACKWARD,
@@ -24,6 +25,7 @@ from .phases import (
     STEPS_WITHIN,
     settled,
 )
+from .warmup import WarmUp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,14 +33,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .marks import Marks
-
-# Autotuning, allocation and worker start make the first steps of any run slow.
-WARMUP_STEPS = 3
-# It goes on while steps take twice as long as the best so far, unless that has become the pace: of as
-# many in a row, the longest is not that much longer than the shortest.
-LATE_WARMUP_STEPS = 20
-WARMUP_FACTOR = 2.0
-PACE_FACTOR = 1.5
 
 # A loader that has no iterator yet.
 NEW_LOADER = -1
@@ -72,10 +66,8 @@ class Timeline:
         self.last = self.clock()
         # Of steps that pass by, those of the last second are still to be counted.
         self.steps = 0
-        self.epochs = 0
-        self.is_warming_up = True
-        self.best_s = float("inf")
-        self._lately: list[float] = []
+        self.epochs = Epochs()
+        self.warm_up = WarmUp()
         self.block = Block(self.last)
         self.ready: list[Block] = []
         # Loading and communication of other threads, and what DDP says of its own.
@@ -97,7 +89,7 @@ class Timeline:
         # Who gave the batch in hand, and the totals when the model had answered to it.
         self._givers: set[int] = set()
         self._answer = self.totals[:]
-        self._after = self._around = OTHER
+        self._around = OTHER
         self._is_answered = False
         # Of the loss, what stood between two calls of the model: an environment that is played,
         # or the loss of one word after the other.
@@ -108,14 +100,6 @@ class Timeline:
         # A model is evaluated between two steps, and the last step after which one was called so.
         self._is_aside = False
         self._aside_after = -1
-        self._fresh: set[int] = set()
-        # Of loaders that nothing was trained on since they were begun: the totals then, whether the step
-        # was an epoch's first, and how many batches they gave.
-        self._untrained: dict[int, tuple[list[float], bool, int]] = {}
-        self._begun_at = self.totals[:]
-        self._first = False
-        # Of the step before: it was the first of an epoch, too; and since then a loader had no more.
-        self._was_first = self._has_finished = False
         self.is_started = False
         # Set by device_lines.py for the step that it traces.
         self.is_traced = False
@@ -154,18 +138,18 @@ class Timeline:
     def epoch_begins(self, loader: int) -> None:
         """A loader is there to be read from its beginning."""
         self._look_back()
-        self._fresh.add(loader)
+        self.epochs.begins(loader)
 
     def loader_begins(self) -> None:
         """A loader is asked for its iterator, which may start workers: a wait for data."""
         self.data_begins(NEW_LOADER)
-        self._begun_at = self.totals[:]
+        self.epochs.loader_is_asked(self.totals)
 
     def loader_ends(self, loader: int) -> None:
         """The iterator is there; its first batch will be an epoch's first."""
         self.switch(OTHER)
-        self.epoch_begins(loader)
-        self._untrained[loader] = (self._begun_at, self._first, 0)
+        self._look_back()
+        self.epochs.loader_is_there(loader)
 
     def data_begins(self, loader: int | None = None) -> None:
         """The next batch is asked for, of that loader: what was a step is one now."""
@@ -212,41 +196,26 @@ class Timeline:
             self.switch(PREPARE)
             self._has_ended = False
             self._givers.add(loader)
-            if loader in self._untrained:
-                begun_at, was_first, batches = self._untrained[loader]
-                self._untrained[loader] = (begun_at, was_first, batches + 1)
-            if loader in self._fresh:
-                self._fresh.discard(loader)
-                self._first = True
+            self.epochs.batch_is_there(loader)
             return
-        self._has_finished = True
         # The end of a loader, where its workers stop, and what follows up to the next batch of any
         # loader, stand between two epochs.
         self.settle()
-        if not self._leave_out(loader):
+        begun_at = self.epochs.loader_has_no_more(loader)
+        if begun_at is None:
             spent = sum(self.totals) - self._asked_at
             self.totals[OTHER if self.is_light else DATA] -= spent
-            self._gap_s += spent
+        else:
+            # So does all of one that nothing was trained on.
+            spent = sum(self.totals) - sum(begun_at)
+            self.totals, self._micro = begun_at[:], begun_at[:]
+            self._givers.discard(loader)
+        self._gap_s += spent
         if self.marks is not None:
             self.marks.break_step()
         self._gap_from = self.totals[:]
         self._has_ended = True
         self.switch(OTHER)
-
-    def _leave_out(self, loader: int) -> bool:
-        """Have a loader that was read to its end in no step if nothing was trained on its batches.
-
-        As where a model is evaluated by another method than its call. A loop that asks one batch ahead
-        has yet to train on the only one of a loader.
-        """
-        begun_at, was_first, batches = self._untrained.pop(loader, (self.totals, False, 0))
-        if batches < 2:
-            return False
-        self._gap_s += sum(self.totals) - sum(begun_at)
-        self.totals, self._micro = begun_at[:], begun_at[:]
-        self._first = was_first
-        self._givers.discard(loader)
-        return True
 
     def batch_fails(self, loader: object) -> None:
         """A loader that was asked while steps pass by has no more, or fails."""
@@ -293,16 +262,15 @@ class Timeline:
         passing = self.passing
         if passing is not None:
             passing.seen |= SEEN_BACKWARD | ANSWERED
-        self._untrained.clear()
-        before = self.switch(BACKWARD)
+        self.epochs.is_trained()
+        self.switch(BACKWARD)
         self._has_backward = self.has_seen_backward = self._is_answered = True
         self._gap_from = None
-        # Within a call that is a whole step, such as Lightning's, the call goes on after it.
-        self._after = FORWARD if before == FORWARD else self.base
 
-    def backward_ends(self) -> None:
-        """The backward pass is over."""
-        self.switch(self._after)
+    def backward_ends(self, before: int = OTHER) -> None:
+        """The backward pass is over, which began in the phase before."""
+        # Within a call that is a whole step, such as Lightning's, the call goes on after it.
+        self.switch(FORWARD if before == FORWARD else self.base)
 
     def optimizer_begins(self, key: int) -> None:
         """An optimizer takes its step."""
@@ -391,7 +359,7 @@ class Timeline:
         self.books = books
         self.is_started = True
         self.block.add("startup.step", startup)
-        self._first = has_loaded
+        self.epochs.is_first = has_loaded
 
     def _end_of_step(self, key: int) -> None:
         self._look_back()
@@ -400,7 +368,7 @@ class Timeline:
             self.settle()
         self._has_backward = True
         self._is_aside = False
-        self._untrained.clear()
+        self.epochs.is_trained()
         self._stepped[key] = None
         self._tentative = self.totals[:]
         if self.marks is not None:
@@ -432,7 +400,6 @@ class Timeline:
         length = sum(totals)
         self.steps += 1
         kind = self._kind(length)
-        self._first = False
         block = self.block
         for giver in self._givers:
             if giver in self.books:
@@ -465,7 +432,7 @@ class Timeline:
 
         The same as what `_next_batch` does, in few words. Steps like it may pass by from here on.
         """
-        if self._first or self._has_ended or self._depth or self.is_warming_up:
+        if self.epochs.is_first or self._has_ended or self._depth or self.warm_up.is_on:
             return False
         if self.marks is None or not self.marks.has_passed():
             return False
@@ -516,34 +483,20 @@ class Timeline:
             self._rotate(end)
 
     def _forget_step(self) -> None:
-        self._untrained.clear()
+        self.epochs.is_trained()
         self.totals, self._micro = [0.0] * COUNT, [0.0] * COUNT
         self._asked_at = 0.0
         self._tentative = self._gap_from = None
         self._is_new = self._step_forward = False
 
     def _kind(self, length: float) -> str:
-        # Where each step is the first of a loader's, that is how steps are: nothing tells them apart.
-        is_first, is_another = self._first and not self._was_first, self._has_finished
-        if self._first:
-            # A loader that is asked anew for each batch has no epochs.
-            self.epochs += is_first or is_another
-            self._has_finished = False
-        self._was_first = self._first
+        is_first = self.epochs.step_ends()
         if self.is_traced:
             self.is_traced = False
             # The first of an epoch is longer for other reasons.
             return FIRST if is_first else TRACED
-        if self.is_warming_up:
-            self._lately = [*self._lately, length][-WARMUP_STEPS:]
-            has_pace = max(self._lately) <= PACE_FACTOR * min(self._lately)
-            is_slow = length > WARMUP_FACTOR * self.best_s and not has_pace
-            if self.steps > 1:
-                # The first is but a part where it was the first thing that was seen at all.
-                self.best_s = min(self.best_s, length)
-            if self.steps <= WARMUP_STEPS or (is_slow and self.steps <= LATE_WARMUP_STEPS):
-                return WARMUP
-            self.is_warming_up = False
+        if self.warm_up.has_step(self.steps, length):
+            return WARMUP
         return FIRST if is_first else STEADY
 
     def _is_evaluation(self) -> bool:
@@ -596,7 +549,7 @@ class Timeline:
         length = sum(host)
         self.totals = self._micro
         self._between_s = self._ended_between_s
-        self._first = False
+        self.epochs.is_first = False
         self.block.add_length(EVALUATION, length)
         if self.marks is None or not self.marks.is_on:
             self.block.add_phases(EVALUATION, host)
