@@ -168,3 +168,30 @@ def test_events_are_for_the_stream_that_is_followed() -> None:
     current[0] = 1
     device.record(event)
     assert recorded == [streams[1], streams[1], streams[2]]
+
+
+def test_lightning_ends_an_epoch_without_asking_for_a_batch_that_is_not_there(
+    watched: Watched,
+) -> None:
+    loop = Loop()
+    loop.marks.is_on = False
+    watched.timeline = loop.line
+
+    class FitLoop:
+        def on_advance_end(self) -> None:
+            loop.clock.move(300)  # saving, and what the user does
+
+    models = PyTorch(watched, SimpleNamespace(Tensor=str)).models
+    models.watch_lightning_epochs(SimpleNamespace(_FitLoop=FitLoop))
+    for _ in range(2):
+        for _ in range(10):
+            loop.data(4)
+            loop.forward()
+            loop.backward()
+            loop.optimizer()
+        FitLoop().on_advance_end()
+    loop.line.flush()
+    assert loop.line.steps == 20
+    assert sum(loop.found().values()) == pytest.approx(4.3)
+    told = [each.sums["gap.step"] for each in loop.line.ready if "gap.step" in each.sums]
+    assert [gap[1] for gap in told] == [pytest.approx(0.3)]

@@ -240,6 +240,13 @@ LOOPS = {
         model={**MODEL, "name": "Lit"},
         loaders={16: 2, 4: 3},
     ),
+    "Lightning, not validated": Loop(
+        "lightning",
+        f"{LONG} --checks 0 {BETWEEN}",
+        {**PLAIN, "other": {"after": 1}},
+        model={**MODEL, "name": "Lit"},
+        loaders={16: 2},
+    ),
     "Lightning, accumulated": Loop(
         "lightning",
         f"{LONG} --check 40 --every 2 --batches 24",

@@ -52,5 +52,5 @@ lightning.Trainer(
 ).fit(
     Lit(),
     DataLoader(Rows(words.batches, words.data), batch_size=2, num_workers=words.workers),
-    DataLoader(Rows(words.checks, words.check, "check"), batch_size=2),
+    DataLoader(Rows(words.checks, words.check, "check"), batch_size=2) if words.checks else None,
 )  # fmt: skip

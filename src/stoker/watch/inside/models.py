@@ -10,8 +10,9 @@ import gc
 import weakref
 from _thread import get_ident
 
-from .hooks import Compiler, dressed, drop_frame, spanning
-from .phases import FORWARD
+from .hooks import Compiler, dressed, drop_frame, seen_by, spanning
+from .phases import FORWARD, OPEN
+from .timeline import NEW_LOADER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -184,6 +185,21 @@ class Models:
             original = getattr(module.Strategy, name, None)
             if original is not None:
                 setattr(module.Strategy, name, spanning(timeline, original, FORWARD))
+
+    def watch_lightning_epochs(self, module: Any) -> None:
+        """Lightning counts the batches: it asks for none after the last, which would end the epoch."""
+        timeline = self.timeline
+
+        def see() -> None:
+            if get_ident() == timeline.owner and timeline.current in OPEN:
+                timeline.data_begins(NEW_LOADER)
+                timeline.data_ends(NEW_LOADER, got=False)
+
+        for name in ("_FitLoop", "FitLoop"):
+            kind: Any = getattr(module, name, None)
+            original = getattr(kind, "on_advance_end", None)
+            if original is not None:
+                kind.on_advance_end = seen_by(see, original)
 
     def watch_deepspeed(self, module: Any) -> None:
         """DeepSpeed's engine steps once for several calls of the optimizer inside it."""

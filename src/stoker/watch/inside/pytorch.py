@@ -82,6 +82,7 @@ class PyTorch:
         when("deepspeed.runtime.engine", self.models.watch_deepspeed)
         for name in ("lightning.pytorch", "pytorch_lightning"):
             when(f"{name}.strategies.strategy", self.models.watch_lightning)
+            when(f"{name}.loops.fit_loop", self.models.watch_lightning_epochs)
         if torch.version.cuda or torch.version.hip:
             self._watch_cuda()
 
