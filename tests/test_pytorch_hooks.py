@@ -10,6 +10,7 @@ import pytest
 
 from stoker.watch.inside.hooks import spanning
 from stoker.watch.inside.marks import MIN_MEASURED
+from stoker.watch.inside.models import name_of
 from stoker.watch.inside.phases import FORWARD, OPEN, PREPARE
 from stoker.watch.inside.process import Watched
 from stoker.watch.inside.pytorch import Cuda, PyTorch
@@ -195,3 +196,15 @@ def test_lightning_ends_an_epoch_without_asking_for_a_batch_that_is_not_there(
     assert sum(loop.found().values()) == pytest.approx(4.3)
     told = [each.sums["gap.step"] for each in loop.line.ready if "gap.step" in each.sums]
     assert [gap[1] for gap in told] == [pytest.approx(0.3)]
+
+
+def test_a_model_in_a_wrapper_of_fabric_is_told_by_its_own_name() -> None:
+    def module(home: str, name: str, **held: object) -> Any:
+        return type(name, (), {"__module__": home, "named_children": lambda _: held.items()})()
+
+    net = module("train", "Net")
+    ranks = module("torch.nn.parallel.distributed", "DistributedDataParallel", module=net)
+    wrapper = module(
+        "lightning.fabric.wrappers", "_FabricModule", _forward_module=ranks, _original_module=net
+    )
+    assert name_of(wrapper) == "Net"

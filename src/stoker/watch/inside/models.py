@@ -26,6 +26,8 @@ MAX_OPTIMIZERS = 16
 # Steps without a call of the model that was found, after which its children are tried.
 PATIENCE_STEPS = 3
 MAX_DEPTH = 2
+# Whose modules may hold the user's own.
+WRAPPERS = ("torch.", "deepspeed.", "lightning.fabric.", "lightning_fabric.")
 # How often DDP is asked what it measured of its own communication: asking takes 80 µs.
 ASK_S = 0.02
 
@@ -133,7 +135,7 @@ class Models:
         # How many threads each operation on the CPU is divided among.
         self.watched.facts["threads"] = self.torch.get_num_threads()
         self.watched.facts["model"] = {
-            "name": _name(root),
+            "name": name_of(root),
             "parameters": _size(root),
             "dtype": str(first.dtype).removeprefix("torch."),
             "device": str(first.device),
@@ -230,14 +232,14 @@ def _size(model: Any) -> int:
     return sum(getattr(each, "ds_numel", None) or each.numel() for each in model.parameters())
 
 
-def _name(model: Any) -> str:
-    """Return the name of the user's own class inside DDP, FSDP, DeepSpeed, torch.compile or torch.jit."""
+def name_of(model: Any) -> str:
+    """Return the name of the user's own class inside DDP, FSDP, DeepSpeed, Fabric, torch.compile or torch.jit."""
     kind = type(model)
     if any(base.__name__ == "FSDPModule" for base in kind.__mro__):
         return kind.__name__.removeprefix("FSDP")
-    if kind.__module__.startswith(("torch.", "deepspeed.")):
+    if kind.__module__.startswith(WRAPPERS):
         inner = dict(model.named_children())
-        for name in ("_orig_mod", "module", "_fsdp_wrapped_module"):
+        for name in ("_orig_mod", "module", "_fsdp_wrapped_module", "_forward_module"):
             if name in inner:
-                return _name(inner[name])
+                return name_of(inner[name])
     return str(model.original_name) if kind.__module__ == "torch.jit._script" else kind.__name__
