@@ -93,6 +93,17 @@ def test_a_loader_knows_of_the_steps_that_were_trained_on_it(watched: Watched) -
     assert {each["batch_size"]: each["trained"] for each in loaders} == {8: 6, 100: 0}
 
 
+def test_an_iterator_that_gives_no_batch_is_no_pass_over_a_loader(watched: Watched) -> None:
+    loader = watch_loader(watched)()
+    loader.batch_size, loader.dataset, loader.batch_sampler = 8, [], None
+    for _ in range(3):
+        batches = iter(loader)
+        for _ in range(5):
+            next(batches)
+        iter(loader)
+    assert [each["epochs"] for each in watched.facts["loaders"].values()] == [3]
+
+
 def watch_scaler(watched: Watched) -> Any:
     """Return a scaler's class that is watched."""
 

@@ -65,6 +65,8 @@ class PyTorch:
         self.models = Models(watched, torch, self.compiler, self.gates)
         self.loading = Loading(watched)
         self._batch_types: set[type] = set()
+        # What is noted of loaders, by iterators that have given no batch yet.
+        self._unread: dict[int, dict[str, Any]] = {}
 
     def install(self) -> None:
         """Wrap what is there, and what will be imported later."""
@@ -138,6 +140,8 @@ class PyTorch:
                     timeline.data_ends(number, got=False)
                 drop_frame(error)
                 raise
+            if hooks._unread and (noted := hooks._unread.pop(number, None)) is not None:
+                noted["epochs"] += 1
             if not is_begun:
                 if not is_mine:  # loaded in a thread that does not run the model
                     timeline.beside["data"] += timeline.clock() - began
@@ -178,19 +182,19 @@ class PyTorch:
 
     def meet_loader(self, loader: Any, giver: int) -> None:
         """Note how the loader is set up whose batches come from there."""
-        books = self.timeline.books
-        books.pop(giver, None)  # of an iterator that was here before
+        books, unread = self.timeline.books, self._unread
+        for notes in (books, unread):
+            notes.pop(giver, None)  # of an iterator that was here before
         try:
             loaders = self.watched.facts.setdefault("loaders", {})
             facts = loader_facts(loader)
             # Many loops make a new, equal loader for each epoch.
             key = "-".join(str(value) for value in facts.values())
+            if key not in loaders and len(loaders) < MAX_LOADERS:
+                loaders[key] = {**facts, "epochs": 0, "trained": 0}
             if key in loaders:
-                loaders[key]["epochs"] += 1
-            elif len(loaders) < MAX_LOADERS:
-                loaders[key] = {**facts, "epochs": 1, "trained": 0}
-            if key in loaders:
-                books[giver] = loaders[key]
+                # Keras makes an iterator at the end of each epoch that nobody reads.
+                books[giver] = unread[giver] = loaders[key]
         except Exception as error:
             self.watched.give_up_on("the loader's settings", error)
 
