@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from stoker.watch.inside.loader_facts import find_root, loader_facts
+from stoker.watch.inside.loader_facts import find_root, find_trainer, loader_facts
 
 
 class Folder:
@@ -140,3 +141,18 @@ def test_samplers_that_have_no_length_leave_it_unknown() -> None:
         loader_facts(type("Endless", (), {"dataset": [], "batch_sampler": None})())["batches"]
         is None
     )
+
+
+@pytest.mark.parametrize(
+    ("module", "trainer"),
+    [
+        ("transformers.trainer", "transformers"),
+        ("lightning.pytorch.trainer.trainer", "lightning"),
+        ("pytorch_lightning.trainer.trainer", "lightning"),
+        ("train", None),
+    ],
+)
+def test_a_loader_that_a_trainer_reads_is_told_to_be_its(module: str, trainer: str | None) -> None:
+    library = {"__name__": module, "find": lambda: find_trainer(sys._getframe())}
+    exec("def fit():\n    return find()", library)
+    assert eval("fit()", library) == trainer

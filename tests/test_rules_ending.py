@@ -43,6 +43,12 @@ def test_workers_that_are_left_are_waited_for() -> None:
     assert finding.gain.ceiling == pytest.approx(85 / 25, rel=0.2)
 
 
+def test_workers_of_a_trainer_go_with_it() -> None:
+    finding = ending(60.0, {**LEFT, "trainer": "transformers"})
+    assert finding is not None
+    assert "`del trainer`" in finding.fix
+
+
 @pytest.mark.parametrize(
     "loader",
     [

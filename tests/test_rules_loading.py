@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -185,6 +186,26 @@ def test_workers_are_as_many_as_keep_up_and_the_gain_is_of_the_whole_run(tmp_pat
     # 70 s, of which 600 waits of 60 ms: at most 34 s are left, and 36 s at the very best.
     assert finding.gain.ceiling == pytest.approx(70 / 34, rel=0.05)
     assert 1.6 < finding.gain.low < finding.gain.high <= finding.gain.ceiling
+
+
+@pytest.mark.parametrize(
+    "key",
+    [f"loader-{name}" for name in ("workers", "cpus", "crowded", "line", "restart", "pinning")],
+)
+def test_the_trainer_of_hugging_face_is_told_its_own_arguments(key: str, tmp_path: Path) -> None:
+    case = CAUSES[key]
+    loader = {**case.loader, "trainer": "transformers"}
+    fix = top(case._replace(loader=loader), tmp_path).fix
+    assert "dataloader_" in fix
+    assert re.search(r"(?<!dataloader_)(num_workers|persistent_workers|pin_memory)=", fix) is None
+    assert "DataLoader" not in fix
+
+
+def test_lightning_lets_its_workers_go_by_itself(tmp_path: Path) -> None:
+    loader = {"pin_memory": True, "trainer": "lightning"}
+    assert "`del`" not in top(Case(loader=loader), tmp_path).fix
+    del loader["trainer"]
+    assert "`del` it" in top(Case(loader=loader), tmp_path).fix
 
 
 def test_no_more_workers_than_cores(tmp_path: Path) -> None:

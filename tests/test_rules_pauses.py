@@ -147,6 +147,25 @@ def test_much_validation_is_told_with_how_rare_it_should_be() -> None:
     assert finding.gain.ceiling == pytest.approx(100 / 60, rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("trainer", "where"),
+    [
+        ("transformers", " (eval_strategy and eval_steps of TrainingArguments);"),
+        ("lightning", "limit_val_batches of Trainer);"),
+        (None, "held-out data;"),
+    ],
+)
+def test_validation_is_made_rarer_where_the_trainer_has_it_set(
+    trainer: str | None, where: str
+) -> None:
+    loaders = {
+        "train": {"epochs": 8, "trained": 100, "trainer": trainer},
+        "held out": {"epochs": 8, "trained": 0, "trainer": trainer},
+    }
+    summary = run(rows(eval_s=40, steps_s=50), facts={"loaders": loaders})
+    assert where in found(much_validation(summary)).fix
+
+
 def test_what_is_worth_typing_next_measures_what_the_change_brings() -> None:
     loaders = {"train": {"epochs": 8}, "held out": {"epochs": 8}}
     assert next_command(run(rows(eval_s=40, steps_s=50), facts={"loaders": loaders})) == (

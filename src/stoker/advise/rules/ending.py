@@ -9,7 +9,9 @@ from stoker.advise.finding import Finding, Rule
 from stoker.advise.repeat import announce
 from stoker.advise.rules.steady import level_of
 from stoker.advise.stages import ENDING, stages_of
+from stoker.advise.trainers import has_own_loader
 from stoker.advise.verdict import slowest_rank
+from stoker.advise.wait import training_loader
 from stoker.units import plural, render_seconds
 from stoker.watch.series import known_number
 from stoker.watch.summary import Rank, Summary
@@ -47,14 +49,20 @@ def waits_for_workers(summary: Summary) -> Finding | None:
             f"waits {render_seconds(WAIT_S)} for each of {plural(workers, 'worker')}."
         ),
         fix=(
-            "Let go of the loader after the last epoch (`del loader`), or make it in a function: its workers "
-            "are then told to end."
+            f"Let go of the {_holder(rank)}, or make it in a function: its workers are then told to end."
         ),
         confidence="high",
         safety="A",
         gain=gain,
         figures={"end_s": end_s, "num_workers": workers},
     )
+
+
+def _holder(rank: Rank | None) -> str:
+    """Return what holds the workers, and how it is let go."""
+    if rank is not None and has_own_loader(training_loader(rank)):
+        return "Trainer after the training (`del trainer`)"
+    return "loader after the last epoch (`del loader`)"
 
 
 def _idle_end_s(summary: Summary) -> float:

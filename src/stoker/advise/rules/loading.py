@@ -11,6 +11,7 @@ from stoker.advise.finding import Finding, Gain, Rule
 from stoker.advise.repeat import announce, seen_error
 from stoker.advise.rules.pauses import LOOPING
 from stoker.advise.source import Source
+from stoker.advise.trainers import ends_workers, has_own_loader, settings, taker
 from stoker.advise.verdict import MIN_STEADY_STEPS, WORTH_SHARE, slowest_rank
 from stoker.advise.wait import (
     LEAST_GAIN,
@@ -49,7 +50,8 @@ def too_few_workers(summary: Summary) -> Finding | None:
     if wait.workers:
         now = f"{plural(wait.workers, 'worker')} cannot keep up"
     is_shared = bool(wait.loader.get("is_iterable"))
-    fix = f"Give DataLoader `num_workers={workers}, persistent_workers=True`"
+    wanted = settings(wait.loader, num_workers=workers, persistent_workers=True)
+    fix = f"Give {taker(wait.loader)} `{wanted}`"
     if is_shared:
         fix += ", and let the dataset give each worker its own part (`torch.utils.data.get_worker_info`)"
     return Finding(
@@ -79,7 +81,8 @@ def too_few_cpus(summary: Summary) -> Finding | None:
         return None
     tasks = _tasks(summary, wait.rank)
     told = f"`#SBATCH --cpus-per-task={math.ceil(cores * tasks)}`"
-    with_workers = f", and `num_workers={workers}` for DataLoader" if workers > wait.workers else ""
+    wanted = f", and `{settings(wait.loader, num_workers=workers)}` for {taker(wait.loader)}"
+    with_workers = wanted if workers > wait.workers else ""
     return Finding(
         key="loader-cpus",
         level=level_of(gain),
@@ -112,7 +115,7 @@ def too_many_workers(summary: Summary) -> Finding | None:
         f"{plural(wait.cores, 'core')} with training.",
         why=f"{wait.sentence()}, while workers wait for a core "
         f"{render_share(wait.load.queue_s / wait.load.wall_s)} of their time.",
-        fix=f"Give DataLoader `num_workers={workers}`, or ask for "
+        fix=f"Give {taker(wait.loader)} `{settings(wait.loader, num_workers=workers)}`, or ask for "
         f"`--cpus-per-task={math.ceil((wait.workers + 1) * _tasks(summary, wait.rank))}`.",
         confidence="medium",
         safety="B",
@@ -137,7 +140,8 @@ def slow_line(summary: Summary) -> Finding | None:
     more = ""
     free = _workers_for(wait, wait.cores) if wait.cores and wait.loader else 0
     if free > wait.workers and not wait.is_taken:
-        more = f"; until then, num_workers={free} spreads it over the free cores"
+        wanted = settings(wait.loader, num_workers=free)
+        more = f"; until then, {wanted} spreads it over the free cores"
     place = f"{Path(wait.line.file).name}:{wait.line.line}"
     function = wait.line.function
     inside = "" if function.startswith("<") else f", in {function}"
@@ -182,8 +186,7 @@ def workers_restart(summary: Summary) -> Finding | None:
         what=f"The loader starts its {plural(workers, 'worker')} anew in every epoch.",
         why=f"The first step of an epoch waits {render_seconds(_data_s(rank.first))} for data, a later "
         f"one {render_seconds(_data_s(steady))}; there were {plural(rank.epochs, 'epoch')}.",
-        fix="Make the loader once, before the first epoch, with `persistent_workers=True`."
-        f"{_let_go(loader)}",
+        fix=f"{_stay(loader)}{_let_go(loader)}",
         confidence="high",
         safety="B",
         gain=gain,
@@ -217,7 +220,7 @@ def pageable_copies(summary: Summary) -> Finding | None:
         why=f"Copies take {render_share(split.share('h2d'))} of each step "
         f"({render_part(copying, split.step.mean)} of {render_part(split.step.mean, split.step.mean)}), "
         "and the loader has pin_memory=False.",
-        fix="Give DataLoader `pin_memory=True`, and copy with `batch.to(device, non_blocking=True)`.",
+        fix=f"Give {taker(loader)} `{settings(loader, pin_memory=True)}`, and {_unblocked(loader)}.",
         confidence="high",
         safety="A",
         gain=gain,
@@ -286,13 +289,29 @@ def _tasks(summary: Summary, rank: Rank) -> float:
     return here if str(told) in ("None", "1") else 1
 
 
+def _stay(loader: Mapping[str, Any]) -> str:
+    """Write how workers stay from one epoch to the next."""
+    wanted = settings(loader, persistent_workers=True)
+    if has_own_loader(loader):
+        return f"Give {taker(loader)} `{wanted}`."
+    return f"Make the loader once, before the first epoch, with `{wanted}`."
+
+
+def _unblocked(loader: Mapping[str, Any]) -> str:
+    """Write how copies from pinned memory are not waited for."""
+    if has_own_loader(loader):
+        return '`accelerator_config={"non_blocking": True}`'
+    if loader.get("trainer") == "lightning":
+        return "Lightning copies with `non_blocking=True` by itself"
+    return "copy with `batch.to(device, non_blocking=True)`"
+
+
 def _let_go(loader: Mapping[str, Any]) -> str:
     """Write what workers that stay want at the end, where memory is pinned; see ending.py."""
-    if loader.get("pin_memory") is not True:
+    if loader.get("pin_memory") is not True or ends_workers(loader):
         return ""
-    return (
-        " `del` it after the last epoch: PyTorch waits 5 s for each worker that is left at the end."
-    )
+    what = "the Trainer after the training" if has_own_loader(loader) else "it after the last epoch"
+    return f" `del` {what}: PyTorch waits 5 s for each worker that is left at the end."
 
 
 def _data_s(split: Split) -> float:

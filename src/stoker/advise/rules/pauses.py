@@ -11,7 +11,9 @@ from functools import lru_cache
 from stoker.advise.finding import Finding, Gain, Rule
 from stoker.advise.repeat import announce, seen_error
 from stoker.advise.source import Source
+from stoker.advise.trainers import VALIDATING
 from stoker.advise.verdict import MIN_STEADY_STEPS, WORTH_SHARE, slowest_rank
+from stoker.advise.wait import training_loader
 from stoker.units import render_seconds, render_share
 from stoker.watch.series import Row, known_number
 from stoker.watch.summary import Line, Rank, Summary
@@ -181,7 +183,7 @@ def much_validation(summary: Summary) -> Finding | None:
             f"{f', in {passes} passes over held-out data' if passes else ''}."
         ),
         fix=(
-            f"Validate one time in {times}, or on a part of the held-out data; "
+            f"Validate one time in {times}, or on a part of the held-out data{_validating(pauses.rank)}; "
             "training itself stays the same, but early stopping sees fewer values."
         ),
         confidence="high",
@@ -313,6 +315,12 @@ def _fix_start(line: Line | None, is_import: bool) -> str:
     if is_import:
         return "Put the environment on a fast disk: in a container image, or copied to the node's own disk."
     return f"Do the work of {_place(line)} once, keep its result in a file, and load that in later runs."
+
+
+def _validating(rank: Rank) -> str:
+    """Return where that is set, if a trainer of a library evaluates."""
+    told = VALIDATING.get(str(training_loader(rank).get("trainer")))
+    return f" ({told})" if told else ""
 
 
 def _saver(rank: Rank) -> tuple[str, float]:

@@ -8,6 +8,7 @@ from .lines import is_users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import FrameType
     from typing import Any
 
 SETTINGS = ("batch_size", "num_workers", "pin_memory", "prefetch_factor", "persistent_workers")
@@ -16,6 +17,12 @@ FOLDERS = ("root", "root_dir", "data_dir", "data_root", "img_dir", "image_dir", 
            "folder", "directory", "path")  # fmt: skip
 FILES = ("paths", "files", "image_paths", "img_paths", "file_paths", "filenames", "samples",
          "images")  # fmt: skip
+# The trainers of libraries that read loaders, by their modules.
+TRAINERS = {
+    "transformers.trainer": "transformers",
+    "lightning.pytorch.trainer.trainer": "lightning",
+    "pytorch_lightning.trainer.trainer": "lightning",
+}
 # A Subset holds the dataset that it is a part of, and that may be one, too; so it is with samplers.
 MAX_DEPTH = 4
 
@@ -31,6 +38,16 @@ def loader_facts(loader: Any) -> dict[str, object]:
     facts["is_iterable"] = getattr(loader, "_dataset_kind", 0) == 1
     facts["batches"] = None if facts["is_iterable"] else _batches(loader)
     return facts
+
+
+def find_trainer(frame: FrameType | None) -> str | None:
+    """Return the library whose trainer has called this; None where the loop is the user's own."""
+    while frame is not None:
+        found = TRAINERS.get(str(frame.f_globals.get("__name__")))
+        if found is not None:
+            return found
+        frame = frame.f_back
+    return None
 
 
 def _batches(loader: Any) -> int | None:

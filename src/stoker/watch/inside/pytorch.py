@@ -23,7 +23,7 @@ from .hooks import (
     stepping,
     within,
 )
-from .loader_facts import loader_facts
+from .loader_facts import find_trainer, loader_facts
 from .loading import Loading
 from .models import Models
 from .phases import BACKWARD, COMM, FORWARD, H2D, OPEN, OPTIMIZER, OTHER
@@ -191,7 +191,8 @@ class PyTorch:
             # Many loops make a new, equal loader for each epoch.
             key = "-".join(str(value) for value in facts.values())
             if key not in loaders and len(loaders) < MAX_LOADERS:
-                loaders[key] = {**facts, "epochs": 0, "trained": 0}
+                trainer = find_trainer(sys._getframe())
+                loaders[key] = {**facts, "trainer": trainer, "epochs": 0, "trained": 0}
             if key in loaders:
                 # Keras makes an iterator at the end of each epoch that nobody reads.
                 books[giver] = unread[giver] = loaders[key]
