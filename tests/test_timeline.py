@@ -732,3 +732,28 @@ def test_a_teacher_that_is_asked_in_a_step_is_part_of_it(loop: Loop) -> None:
         loop.optimizer(1)
     assert loop.found()["forward"] == 12
     assert loop.found("eval") == {}
+
+
+def test_what_is_saved_before_samples_are_drawn_is_no_part_of_them(loop: Loop) -> None:
+    for _ in range(2):
+        loop.line.epoch_begins(TRAIN)
+        for _ in range(6):
+            loop.step()
+        loop.data(0, got=False)
+        loop.wait(1000)
+        for _ in range(3):
+            loop.forward(10, is_evaluated=True)
+    assert loop.found("eval") == pytest.approx({"step": 30, "forward": 30, "count": 2})
+    gaps = [block.sums["gap.step"][1] for block in loop.line.ready if "gap.step" in block.sums]
+    assert sum(gaps) == pytest.approx(2)
+
+
+def test_the_only_batch_that_is_evaluated_may_be_asked_for_ahead(loop: Loop) -> None:
+    loop.line.epoch_begins(TRAIN)
+    for _ in range(6):
+        loop.step()
+    loop.data(0, got=False)
+    loop.data(4, VALID)
+    loop.data(0, VALID, got=False)
+    loop.forward(10, is_evaluated=True)
+    assert loop.found("eval") == pytest.approx({"step": 14, "data": 4, "forward": 10, "count": 1})

@@ -508,6 +508,12 @@ class Timeline:
         What is called so after each step, such as a player of games, is a part of the step.
         """
         self._look_back()
+        if is_evaluated and self._gap_from is not None and not self._givers:
+            # What came since the loader's end, such as saving, is no part of what is evaluated.
+            self.settle()
+            self._carve_out_gap(self._gap_from)
+            self._micro = self.totals[:]
+            self._gap_from = None
         if is_evaluated and self._stepped and not self._depth:
             ended = self.steps + 1
             is_rare, self._aside_after = ended - self._aside_after > 1, ended
