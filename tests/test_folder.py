@@ -83,12 +83,14 @@ def test_a_folder_may_be_asked_for(odd_path: Path) -> None:
 
 def test_a_run_is_never_overwritten(odd_path: Path) -> None:
     recorded(new_run("train.py", odd_path, NOW), NOW)
-    with pytest.raises(FileError, match="already holds a run") as caught:
-        new_run("train.py", odd_path, NOW)
-    # What it proposes can be pasted.
-    words = ["bash", "-c", f"printf '%s\\0' {caught.value.fix.partition(',')[0]}"]
-    done = subprocess.run(words, check=True, capture_output=True)
-    assert done.stdout.decode() == f"-o\0{odd_path}-2\0"
+    for proposed in (f"{odd_path}-2", f"{odd_path}-3"):
+        with pytest.raises(FileError, match="already holds a run") as caught:
+            new_run("train.py", odd_path, NOW)
+        # What it proposes can be pasted.
+        words = ["bash", "-c", f"printf '%s\\0' {caught.value.fix.partition(',')[0]}"]
+        done = subprocess.run(words, check=True, capture_output=True)
+        assert done.stdout.decode() == f"-o\0{proposed}\0"
+        recorded(new_run("train.py", Path(proposed), NOW), NOW)
 
 
 def test_a_place_where_nothing_can_be_made_is_an_error_of_the_system(here: Path) -> None:

@@ -173,6 +173,19 @@ def test_what_is_worth_typing_next_measures_what_the_change_brings() -> None:
     )
 
 
+def test_what_is_worth_typing_next_names_a_folder_that_holds_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    loaders = {"train": {"epochs": 8}, "held out": {"epochs": 8}}
+    summary = run(rows(eval_s=40, steps_s=50), facts={"loaders": loaders})
+    for expected in ("changed", "changed-2", "changed-3"):
+        words = next_command(summary).split()
+        assert (words[3], words[-1]) == (expected, expected)
+        Path(expected).mkdir()
+        Path(expected, "run.json").touch()
+
+
 def test_some_validation_is_advice_and_a_single_pass_cannot_be_rarer() -> None:
     steps = rows(eval_s=15)
     assert found(much_validation(run(steps))).level == "advice"

@@ -34,7 +34,7 @@ from stoker.report.steps import render_steps
 from stoker.report.table import MAX_WIDTH, clipped, width
 from stoker.units import plural, printable, render_number, render_seconds
 from stoker.watch.entry import EXACT
-from stoker.watch.folder import RUNS
+from stoker.watch.folder import RUNS, free_name
 from stoker.watch.summary import Summary
 
 
@@ -73,7 +73,8 @@ def next_command(summary: Summary) -> str:
     if again and first is not None:
         # Once the change is made: what did it bring?
         made = "".join(f"{key}={shlex.quote(value)} " for key, value in first.environment.items())
-        return f"{made}stoker run -o changed {again} && stoker compare {name} changed"
+        changed = free_name("changed")
+        return f"{made}stoker run -o {changed} {again} && stoker compare {name} {changed}"
     if again and rank is not None and rank.lines and not rank.exact_lines:
         return f"stoker run --lines {again}"
     if held_gpus(summary):

@@ -165,6 +165,11 @@ def new_run(script: str, wanted: Path | None, now: float | None = None) -> RunFo
     raise AssertionError("names never end")
 
 
+def free_name(stem: str) -> str:
+    """Return a folder that holds no run: `stem`, or the first of `stem-2`, `stem-3` and so on."""
+    return next(name for name in _names(stem) if not RunFolder(Path(name)).run_json.exists())
+
+
 def join_run(task: Task, script: str, wanted: Path | None) -> RunFolder:
     """Return the folder that all tasks of one launch write to, made by whoever comes first.
 
@@ -188,7 +193,7 @@ def _taken(wanted: Path) -> FileError:
     return FileError(
         f"`{wanted}` already holds a run",
         why="a run is never overwritten",
-        fix=f"-o {shlex.quote(f'{wanted}-2')}, or remove it",
+        fix=f"-o {shlex.quote(free_name(str(wanted)))}, or remove it",
     )
 
 
