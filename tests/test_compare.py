@@ -244,6 +244,13 @@ def test_settings_that_differ_are_told_and_those_that_count_are_not(tmp_path: Pa
     }
 
 
+def test_settings_that_find_no_room_are_counted(tmp_path: Path) -> None:
+    loaders = {f"set {number}": {"batch_size": number} for number in range(26)}
+    a = make_run(tmp_path / "a", swinging(50, 1), loaders=loaders)
+    b = make_run(tmp_path / "b", swinging(50, 2), batch_size=None)
+    assert "\n  and 6 more, with --json\n" in render_comparison(compared(a, b))
+
+
 # -- the command ------------------------------------------------------------------------------
 
 

@@ -63,7 +63,7 @@ def _settings(comparison: Comparison) -> list[str]:
     more = len(told) - MAX_SETTINGS
     return [
         *columns(rows, range(3)),
-        *([f"  and {plural(more, 'more')}, with --json"] if more > 0 else []),
+        *([f"  and {more} more, with --json"] if more > 0 else []),
     ]
 
 
