@@ -221,7 +221,15 @@ def test_weak_data_is_said_at_the_top(
     summary = replace(summary, **changes)  # type: ignore[arg-type]
     page = make_page(summary)
     assert sentence_ in " ".join(weaknesses(summary))
-    assert page.index("The data is incomplete") < page.index(">Verdict<")
+    assert page.index("Less sure than it looks") < page.index(">Verdict<")
+
+
+def test_what_must_be_known_of_whole_data_does_not_call_it_incomplete(tmp_path: Path) -> None:
+    summary = make_summary(tmp_path)
+    rank = replace(summary.ranks[0], notes=("others kept 1.5 of the 2 cores busy",))
+    page = make_page(replace(summary, ranks=(rank, *summary.ranks[1:])))
+    assert "Others kept 1.5 of the 2 cores busy." in page
+    assert "incomplete" not in page
 
 
 def test_a_page_of_nothing_is_still_a_page(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def render_weakness(summary: Summary) -> Html | None:
     shown = told if len(told) <= MAX_NOTES else [*told[:MAX_NOTES], more]
     return tag(
         "aside",
-        tag("h2", "The data is incomplete", id="weak-title"),
+        tag("h2", "Less sure than it looks", id="weak-title"),
         tag("ul", *(tag("li", each) for each in shown)),
         class_="weak",
         aria_labelledby="weak-title",
