@@ -222,6 +222,24 @@ def test_validation_after_every_epoch_is_one_stage() -> None:
     assert stages[1].seconds == pytest.approx(19)
 
 
+def test_slow_first_steps_of_epochs_belong_to_training() -> None:
+    """Each of 2 s, in a row of its own: before the first steady steps, between, and after the last."""
+    rows: list[Row] = []
+    for epoch in range(3):
+        rows.append(step_row(10 * epoch, 10 * epoch + 2, first_step=(1, 2.0)))
+        rows += training(10 * epoch + 2, 10 * epoch + 10, 0.02, 0.025)
+    rows.append(step_row(30, 32, first_step=(1, 2.0)))
+    (stage,) = stages_of(made_run([made_rank(rows)]))
+    assert (stage.steps, stage.epochs) == (3 * 8 * 20 + 4, 4)
+    assert stage.seconds == pytest.approx(3 * 8 * 0.9 + 4 * 2.0)
+
+
+def test_the_first_step_of_an_epoch_belongs_to_the_training_that_it_begins() -> None:
+    stages = stages_of(made_run([made_rank(frozen_then_all())]))
+    begun = {stage.name: stage.epochs for stage in stages if stage.name.startswith("training")}
+    assert begun == {"training 1": 0, "training 2": 1}
+
+
 def test_no_stage_begins_before_the_start_up_is_over() -> None:
     """A check before training is in the row that also holds the start-up."""
     first = step_row(0.5, 13, startup_step=(1, 11.5), eval_step=(2, 0.1))

@@ -142,15 +142,20 @@ def _startup(rank: Rank, rows: Sequence[Row], machine: Machine | None) -> list[S
 
 
 def _trainings(rows: Sequence[Row], machine: Machine | None) -> list[Stage]:
-    steady = [row for row in rows if "steady.step" in row.stats]
-    if not steady:
+    stepping = [row for row in rows if "steady.step" in row.stats or "first.step" in row.stats]
+    places = [place for place, row in enumerate(stepping) if "steady.step" in row.stats]
+    if not places:
         return []
+    steady = [stepping[place] for place in places]
     points, weights = _points(steady), [float(row.stats["steady.step"].count) for row in steady]
     edges = [0, *_own_changes(changes(points, weights), steady, machine), len(steady)]
     stages = []
     for number, (start, end) in enumerate(pairwise(edges)):
         part = steady[start:end]
-        whole = merged(part)
+        # A slow first step of an epoch has a row of its own, and belongs to what follows it.
+        begin = places[start - 1] + 1 if start else 0
+        within = stepping[begin : places[end - 1] + 1 if end < len(places) else None]
+        whole = merged(within)
         assert whole is not None
         kinds = [whole.stats[each] for each in ("steady.step", "first.step") if each in whole.stats]
         name = "training" if len(edges) == 2 else f"training {number + 1}"
@@ -164,7 +169,7 @@ def _trainings(rows: Sequence[Row], machine: Machine | None) -> list[Stage]:
                 epochs=whole.stats["first.step"].count if "first.step" in whole.stats else 0,
                 step=whole.stats["steady.step"],
                 split=make_split(whole.stats, "steady"),
-                levels=_levels(machine, _times(part, ("steady", "first"))),
+                levels=_levels(machine, _times(within, ("steady", "first"))),
             )
         )
     return stages
