@@ -88,6 +88,16 @@ def test_threads_that_were_chosen_stay(tmp_path: Path) -> None:
     assert "OMP_NUM_THREADS" not in make_start(wanted, {**PATH, "OMP_NUM_THREADS": "3"}).env
 
 
+def test_what_is_worth_typing_next_starts_as_many_processes(stoker: Stoker, tmp_path: Path) -> None:
+    """And not what stands behind it: addresses of this once, and none of our threads."""
+    (tmp_path / "train.py").write_text("raise SystemExit(3)\n")
+    options = ["--procs", "2", "--framework", "jax", "--python", sys.executable]
+    done = stoker("run", *options, "-o", "first", "train.py", "a b", "-x")
+    assert done.returncode == 3
+    again = f"--python {sys.executable} --procs 2 --framework jax train.py 'a b' -x"
+    assert done.stderr.splitlines()[-1] == f"next: stoker run {again}"
+
+
 def test_tensorflow_workers_know_each_other(tmp_path: Path) -> None:
     command, _ = start(WORKERS, 3, tmp_path)
     told = json.loads(command[-1])

@@ -49,9 +49,11 @@ def run(words: list[str]) -> int:
         command, is_module=args.is_module, is_command=is_command, python=python, runner=runner
     )
     env = given_environment()
+    asked: tuple[str, ...] = ()
     if args.procs is not None:
         start, added = _several(args, command, is_command, python, runner)
         env |= added
+        asked = _asked(args, command)
     elif is_command and Path(command[0]).name == "accelerate":
         from stoker.plan.combinations import refuse_accelerate
 
@@ -59,7 +61,7 @@ def run(words: list[str]) -> int:
     if is_watched(env):
         # A run inside a run: the outer one watches already.
         os.execvpe(start[0], start, env)
-    return _watch(args, start, command[0], env)
+    return _watch(args, start, command[0], env, asked)
 
 
 def _several(
@@ -74,6 +76,14 @@ def _several(
     refuse_launch(args.procs, os.environ, is_command=is_command)
     wanted = Wanted(args.procs, tuple(command), python, args.is_module, args.framework, runner)
     return make_start(wanted, os.environ)
+
+
+def _asked(args: argparse.Namespace, command: list[str]) -> tuple[str, ...]:
+    """Return the words that ask for these processes again, whatever they are started with."""
+    python = () if args.python is None else ("--python", args.python)
+    framework = () if args.framework == "auto" else ("--framework", args.framework)
+    module = ("-m",) if args.is_module else ()
+    return (*python, "--procs", str(args.procs), *framework, *module, *command)
 
 
 def _parser() -> Parser:
@@ -101,7 +111,11 @@ def _parser() -> Parser:
 
 
 def _watch(
-    args: argparse.Namespace, command: tuple[str, ...], name: str, env: dict[str, str]
+    args: argparse.Namespace,
+    command: tuple[str, ...],
+    name: str,
+    env: dict[str, str],
+    asked: tuple[str, ...],
 ) -> int:
     from stoker.engine.local import Child, end_as, wait
     from stoker.watch.scribe import say
@@ -110,7 +124,7 @@ def _watch(
     is_first = task is None or task.rank == 0
     scribe: Scribe | None = None
     try:
-        scribe = _open_scribe(args, command, name, task)
+        scribe = _open_scribe(args, command, name, task, asked)
         env = watched_environment(
             env, folder=scribe.folder.path, address=scribe.address, exact_lines=args.lines
         )
@@ -149,7 +163,11 @@ def _watch(
 
 
 def _open_scribe(
-    args: argparse.Namespace, command: tuple[str, ...], name: str, task: Task | None
+    args: argparse.Namespace,
+    command: tuple[str, ...],
+    name: str,
+    task: Task | None,
+    asked: tuple[str, ...],
 ) -> Scribe:
     from stoker.watch.folder import join_run, new_run
     from stoker.watch.record import begin_run
@@ -158,13 +176,13 @@ def _open_scribe(
     start = time.time()
     if task is None:
         folder = new_run(name, args.output, start)
-        begin_run(folder, command, start)
+        begin_run(folder, command, start, asked=asked)
         return Scribe(folder, start, say, os.getpid())
     from stoker.watch.launcher import find_launcher
 
     folder = join_run(task, name, args.output)
     if task.rank == 0:
-        begin_run(folder, command, start, task.launch_of_all)
+        begin_run(folder, command, start, launch=task.launch_of_all)
     # The launcher's daemon is above all tasks on this machine; one of us reads for all.
     is_reader = folder.claim(os.uname().nodename)
     return Scribe(folder, start, say, find_launcher(task) if is_reader else None)

@@ -93,6 +93,9 @@ def run_name(folder: Path) -> str:
 
 def _run_words(run: Mapping[str, Any]) -> str:
     """Return the words after `stoker run` that start the same command; empty if unknown."""
+    asked = run.get("asked")
+    if isinstance(asked, list) and asked:
+        return shlex.join(map(str, asked))
     words = command_of(run)
     if not words:
         return ""

@@ -23,9 +23,18 @@ TOLD = ("SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_PARTITION", "SLURM_NTASKS",
 
 
 def begin_run(
-    folder: RunFolder, command: Sequence[str], start: float, launch: str | None = None
+    folder: RunFolder,
+    command: Sequence[str],
+    start: float,
+    *,
+    asked: Sequence[str] = (),
+    launch: str | None = None,
 ) -> None:
-    """Write what is known before the program starts; `launch` is that of its tasks, if it has any."""
+    """Write what is known before the program starts.
+
+    What was asked for are the words after `stoker run` that start the same again, where the command
+    does not tell; `launch` is that of its tasks, if it has any.
+    """
     folder.write(
         folder.run_json,
         {
@@ -33,6 +42,7 @@ def begin_run(
             "id": folder.name,
             "launch": launch,
             "command": list(command),
+            **({"asked": list(asked)} if asked else {}),
             "cwd": str(Path.cwd()),
             "host": os.uname().nodename,
             "supervisor": os.getpid(),
