@@ -645,13 +645,25 @@ def test_csv_without_a_gpu_is_the_header(place: Path) -> None:
         (["/env/bin/python3.11", "-m", "p.t"], "--python /env/bin/python3.11 -m p.t"),
         (["torchrun", "train.py"], "-- torchrun train.py"),
         (["python3", "-u", "train.py"], "-- python3 -u train.py"),
-        (["/env/bin/python", str(EXACT), "t.py"], "--python /env/bin/python t.py"),
     ],
 )
 def test_the_next_command_runs_the_same_again(place: Path, command: list[str], words: str) -> None:
     folder = new_folder(place, command=command)
     add_rank(folder, DATA_BOUND)
     assert next_command(read(folder)) == f"stoker run --lines {words}"
+
+
+@pytest.mark.parametrize("before", [[], ["-m", "torch.distributed.run", "--"]])
+def test_where_lines_could_not_be_counted_the_next_command_brings_what_counts_them(
+    place: Path, before: list[str]
+) -> None:
+    folder = new_folder(place, command=["/env/bin/python", *before, str(EXACT), "t.py"])
+    add_rank(folder, DATA_BOUND)
+    again = " ".join([*before, "t.py"])
+    assert next_command(read(folder)) == (
+        "/env/bin/python -m pip install line_profiler "
+        f"&& stoker run --lines --python /env/bin/python {again}"
+    )
 
 
 def test_the_next_command_of_a_run_that_failed_is_the_same_again(place: Path) -> None:

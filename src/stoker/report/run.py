@@ -76,7 +76,7 @@ def next_command(summary: Summary) -> str:
         changed = free_name("changed")
         return f"{made}stoker run -o {changed} {again} && stoker compare {name} {changed}"
     if again and rank is not None and rank.lines and not rank.exact_lines:
-        return f"stoker run --lines {again}"
+        return f"{_counter(summary.run)}stoker run --lines {again}"
     if held_gpus(summary):
         return f"stoker report {name} --csv gpu.csv"
     has_more = rank is not None and len(rank.lines) > 10
@@ -99,13 +99,27 @@ def _run_words(run: Mapping[str, Any]) -> str:
     words = command_of(run)
     if not words:
         return ""
-    if not re.fullmatch(r"python[0-9.]*", Path(words[0]).name):
+    if not _is_python(words[0]):
         return "-- " + shlex.join(words)
     python, *rest = words
     if not rest or (rest[0].startswith("-") and rest[0] != "-m"):
         return "-- " + shlex.join([python, *rest])
     chosen = [] if python == find_python(None, os.environ) else ["--python", python]
     return shlex.join([*chosen, *rest])
+
+
+def _counter(run: Mapping[str, Any]) -> str:
+    """Return what has to come first where lines were to be counted and could not be."""
+    told = run.get("command")
+    words = [str(each) for each in told] if isinstance(told, list) else []
+    python = next(filter(_is_python, words), None)
+    if str(EXACT) not in words or python is None:
+        return ""
+    return f"{shlex.quote(python)} -m pip install line_profiler && "
+
+
+def _is_python(word: str) -> bool:
+    return re.fullmatch(r"python[0-9.]*", Path(word).name) is not None
 
 
 # -- the head ------------------------------------------------------------------------
