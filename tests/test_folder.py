@@ -115,7 +115,7 @@ def begun(wanted: Path | None, tasks: int = 2, launch: str = "slurm-7.0") -> set
     for task in (Task(rank, tasks, launch) for rank in reversed(range(tasks))):
         folders.append(join_run(task, "train.py", wanted))
         if task.rank == 0:
-            begin_run(folders[-1], ["train.py"], NOW, task.launch_of_all)
+            begin_run(folders[-1], ["train.py"], NOW, launch=task.launch_of_all)
     return {each.path for each in folders}
 
 

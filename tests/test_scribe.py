@@ -471,7 +471,7 @@ def test_readings_of_the_machine_are_written_beside(folder: RunFolder) -> None:
     assert (head["kind"], head["host"]) == ("samples", HOST)
     assert len(rows) == len(looked) >= 3
     assert all(99 < row.start_s <= row.end_s < 200 for row in rows)
-    assert "mem.rss_gib" in rows[0].stats
+    assert "mem.machine_gib" in rows[0].stats
     assert rows[-1].stats["files.opens_s"].mean > 0
     assert folder.read(folder.machine(HOST))["host"] == HOST
 

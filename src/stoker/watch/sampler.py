@@ -328,15 +328,14 @@ class Sampler:
             self._note("no cores and memory of the run: its processes cannot be seen in /proc")
             return {}
         living = [seen for seen in now.seen.values() if seen.stat.state not in DEAD]
-        pages = sum(seen.private_pages for seen in living)
-        # What the processes hold for themselves: without files and shared memory, which would
-        # count once for each of them. Forked workers share pages until one writes to them, so
-        # this is too much rather than too little; mem.cgroup_gib is exact.
-        reading = {
-            "cpu.processes": float(len(living)),
-            "mem.rss_gib": pages * self._page_bytes / GIB,
-        }
+        reading = {"cpu.processes": float(len(living))}
         if living:
+            pages = sum(seen.private_pages for seen in living)
+            # What the processes hold for themselves: without files and shared memory, which would
+            # count once for each of them. Forked workers share pages until one writes to them, so
+            # this is too much rather than too little; mem.cgroup_gib is exact. The reading after
+            # the last process has ended has none: 0 would count in the mean of the others.
+            reading["mem.rss_gib"] = pages * self._page_bytes / GIB
             waiting = sum(seen.stat.state == "D" for seen in living)
             reading["cpu.waiting_io"] = waiting / len(living)
             if all(seen.io is None for seen in living):
