@@ -21,7 +21,7 @@ from stoker.watch.folder import RunFolder
 from stoker.watch.inside.post import Post
 from stoker.watch.record import begin_run
 from stoker.watch.scribe import FACTS_EVERY_S, MAX_LINES, MAX_PROCESSES, NEWS_S, Scribe
-from stoker.watch.series import Row, SeriesWriter, Stat, read_series
+from stoker.watch.series import Row, SeriesWriter, Stat, merged, read_series
 
 HOST = socket.gethostname()
 # No process has this number: it is above the largest that Linux allows.
@@ -474,6 +474,29 @@ def test_readings_of_the_machine_are_written_beside(folder: RunFolder) -> None:
     assert "mem.machine_gib" in rows[0].stats
     assert rows[-1].stats["files.opens_s"].mean > 0
     assert folder.read(folder.machine(HOST))["host"] == HOST
+
+
+def test_a_reading_counts_for_the_seconds_that_it_tells_of(run: Run) -> None:
+    """A start that was read each second, and a training of which each reading was dear."""
+
+    class Machine:
+        busy = 0.0
+
+        def read(self) -> dict[str, float]:
+            return {"cpu.cores": self.busy}
+
+    machine: Any = Machine()
+    for _ in range(10):
+        run.scribe._read(machine, 1.0)
+    machine.busy = 8.0
+    for _ in range(10):
+        run.scribe._read(machine, 3.0)
+    run.scribe._read(machine, 0.2)
+    run.scribe.close(0)
+    whole = merged(read_series(run.folder.samples(HOST))[1])
+    assert whole is not None
+    assert whole.stats["cpu.cores"].count == 10 + 30 + 1
+    assert whole.stats["cpu.cores"].mean == pytest.approx(8 * 31 / 41, rel=1e-3)
 
 
 def test_files_are_opened_as_fast_as_their_processes_say(run: Run) -> None:

@@ -172,7 +172,9 @@ class Scribe:
             reading["files.opens_s"] = self._opened(seconds)
         cost = time.process_time() - began
         reading["cost.sampler_pct"] = 100 * cost / max(seconds, 1e-3)
-        stats = {name: Stat(1, value, 0.0, value) for name, value in reading.items()}
+        # Once for each second: where readings become dear they are rarer, and weigh as much.
+        count = max(1, round(seconds))
+        stats = {name: Stat(count, value, 0.0, value) for name, value in reading.items()}
         self._write(lambda: self._samples().append(Row(now - seconds, now, stats)))
         return cost
 
