@@ -176,6 +176,7 @@ class Loop:
         for _ in range(count):
             self.model(call)(Evaluated())
             self.wait_for_device()
+            self.clock.move(0.5)  # looks at it
 
     def data(self, ms: float, loader: int = TRAIN) -> None:
         asked = self.loaders[loader]

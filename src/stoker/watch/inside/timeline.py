@@ -245,7 +245,7 @@ class Timeline:
         if self._is_aside:
             # What follows may be the loss, or the next batch, or the samples that are written.
             self.settle()
-            self.current = OTHER
+            self.switch(OTHER)
             self._answer = self.totals[:]
             return
         after = self.base if self._is_answered else LOSS
