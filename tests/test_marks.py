@@ -826,6 +826,19 @@ def test_steps_pass_by_again_after_one_that_took_a_batch_in_the_optimizers_step(
     assert loop.line.steps + len(loop.line.passing.ends) == before + 20
 
 
+@pytest.mark.parametrize("has_gates", [False, True])
+def test_after_steps_that_pass_by_an_epoch_has_a_first_one_again(has_gates: bool) -> None:
+    loop = Loop(compiled("_gate") if has_gates else None)
+    loop.device.cost_ms = 0.05
+    loop.steps(20 + MIN_MEASURED)
+    for _ in range(3):
+        loop.epoch()
+        loop.steps(4)
+    loop.line.flush()
+    assert sum(block.sums.get("first.step", [0])[0] for block in loop.line.ready) == 3
+    assert loop.line.epochs.count == 3
+
+
 EVENTS: dict[str, Callable[[Loop], None]] = {
     "data": lambda loop: loop.data(1),
     "other data": lambda loop: loop.data(1, VALID),

@@ -58,6 +58,11 @@ class Epochs:
         """The batches that were given are trained on."""
         self._untrained.clear()
 
+    def step_passes(self) -> None:
+        """A step is over of which only the length is wanted, as none is that is the first of an epoch."""
+        self.is_trained()
+        self._was_first = False
+
     def step_ends(self) -> bool:
         """Count a step; return whether it was the first of an epoch and others are not.
 

@@ -483,7 +483,7 @@ class Timeline:
             self._rotate(end)
 
     def _forget_step(self) -> None:
-        self.epochs.is_trained()
+        self.epochs.step_passes()
         self.totals, self._micro = [0.0] * COUNT, [0.0] * COUNT
         self._asked_at = 0.0
         self._tentative = self._gap_from = None
