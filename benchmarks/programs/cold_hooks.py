@@ -39,6 +39,9 @@ class Device:
 
     make_event = Event
 
+    def follow(self):
+        pass
+
     def record(self, event):
         pass
 
@@ -111,6 +114,7 @@ def train(seconds):
         if step > WARM and step % BLOCK > 2:
             found[is_in].append(took)
     hooks.put(True)
+    assert not marks.is_broken
     return found
 
 
