@@ -191,7 +191,7 @@ def test_signals_are_witnessed_however_many_files_may_be_open(tmp_path: Path) ->
         "signal.pthread_sigmask(signal.SIG_BLOCK, local.PASSED_ON)\n"
         "os.closerange = lambda *_: signal.pause()\n"
         "local.WITNESS_S = 30\n"
-        "witness = local.Witness()\n"
+        "witness = local.Witness(['train'])\n"
         "os.kill(witness.pid, signal.SIGUSR1)\n"
         "print(witness.has_heard(signal.SIGUSR1))\n"
         "witness.end()\n"

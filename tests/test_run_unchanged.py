@@ -1107,6 +1107,30 @@ def test_a_program_that_signals_its_own_group_is_signalled_once(compare: Compare
         assert ended(process) == (3, "['SIGUSR1']\n", "")
 
 
+FOUND_BY = {
+    "our name": (["-x", "stoker"], False),
+    "our words": (["-f", "stoker run"], False),
+    "the interpreter's name": (["-f", "python"], True),
+    "the program's words": (["-f", "script.py"], True),
+}
+
+
+@pytest.mark.parametrize(("pattern", "is_both"), FOUND_BY.values(), ids=FOUND_BY)
+def test_whatever_pkill_finds_us_by_the_program_is_signalled_once(
+    pattern: list[str], is_both: bool, compare: Compare
+) -> None:
+    with counting(compare) as (process, _, supervisor):
+        os.kill(supervisor, signal.SIGSTOP)
+        until(partial(is_stopped, supervisor))
+        # In this session only: others may be under test beside it.
+        subprocess.run(["pkill", "-USR1", "-s", f"{process.pid}", *pattern], check=True)
+        if is_both:
+            until((compare.cwd / "seen").exists)
+        os.kill(supervisor, signal.SIGCONT)
+        os.kill(supervisor, LAST)
+        assert ended(process) == (3, "['SIGUSR1']\n", "")
+
+
 @pytest.mark.parametrize("options", [[], ["--foreground"]], ids=["its group", "foreground"])
 def test_timeout_signals_the_program_once(options: list[str], compare: Compare) -> None:
     before = ["timeout", *options, "-s", "USR1", "60"]

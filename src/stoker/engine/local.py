@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 # Signals that somebody may send to us and mean for the program.
 PASSED_ON = (
@@ -24,6 +25,11 @@ PASSED_ON = (
 # Whoever signals everybody has done so within this time.
 WITNESS_S = 0.05
 PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
+MAX_NAME = 15
+# Where the kernel tells, among the words after a process's name, from where to where its command
+# line and its environment are.
+ARGUMENTS_FROM, ENVIRONMENT_TO = 45, 48
 
 
 class Child:
@@ -35,7 +41,7 @@ class Child:
         ignored = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         libc = ctypes.CDLL(None)
         parent = os.getpid()
-        self._witness = Witness()
+        self._witness = Witness(command)
 
         def enter() -> None:
             # Whoever kills us with -9 means the program too.
@@ -86,19 +92,25 @@ class Child:
 
 
 class Witness:
-    """A process of ours that does nothing but hear the signals that everybody gets.
+    """A process of ours that does nothing but hear the signals that the program gets as well.
 
-    Who signals the group, the session or the job reaches it too; who means us alone does not.
+    Who signals the group, the session or the job reaches it too; who means us alone does not. Nor does
+    who has looked for `stoker`, as pkill does: it goes by the program's name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, command: Sequence[str]) -> None:
         self._read_end, write_end = os.pipe()
         os.set_blocking(self._read_end, False)
         self._heard_at: dict[int, float] = {}
         self.pid = os.fork()
         if self.pid == 0:
             try:
-                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                libc = ctypes.CDLL(None)
+                libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                name = os.fsencode(command[0]).rpartition(b"/")[2][:MAX_NAME]
+                libc.prctl(PR_SET_NAME, name)
+                with suppress(OSError, ValueError, IndexError):
+                    _show(b"signals: " + os.fsencode(" ".join(command)))
                 # The user's pipes must end when the program does.
                 for each in _open_files():
                     if each != write_end:
@@ -128,6 +140,16 @@ class Witness:
         os.kill(self.pid, signal.SIGKILL)
         with suppress(OSError):
             os.waitpid(self.pid, 0)
+
+
+def _show(title: bytes) -> None:
+    """Have `ps` and `pkill` see this instead of the words that this process was started with."""
+    words = Path("/proc/self/stat").read_bytes().rpartition(b") ")[2].split()
+    begin, end = int(words[ARGUMENTS_FROM]), int(words[ENVIRONMENT_TO])
+    # Through this file a wrong address is an error, and no crash.
+    with Path("/proc/self/mem").open("r+b", buffering=0) as memory:
+        memory.seek(begin)
+        memory.write(title[: end - begin - 1].ljust(end - begin, b"\0"))
 
 
 def _open_files() -> Iterable[int]:
