@@ -27,6 +27,8 @@ class Gain:
     high: float
     ceiling: float
     expected: float
+    # By what share two runs of the same script may differ, which the first three allow for.
+    noise: float = 0.0
 
     def __post_init__(self) -> None:
         assert 1.0 <= self.low <= self.expected <= self.high <= self.ceiling, self

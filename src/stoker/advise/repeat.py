@@ -40,6 +40,7 @@ def announce(summary: Summary, least_s: float, most_s: float, whole_s: float) ->
         high=gain(most_s) * (1 + noise),
         ceiling=gain(max(most_s, whole_s)) * (1 + noise),
         expected=gain((least_s + most_s) / 2),
+        noise=noise,
     )
 
 
