@@ -10,7 +10,7 @@ import pytest
 
 from stoker.engine.task import Task
 from stoker.errors import FileError, UsageError
-from stoker.watch.folder import RUNS, RunFolder, find_run, join_run, new_run
+from stoker.watch.folder import RUNS, RunFolder, find_run, free_name, join_run, new_run
 from stoker.watch.record import begin_run
 
 NOW = 1_794_700_000.0
@@ -135,6 +135,23 @@ def test_a_folder_that_was_asked_for_holds_one_launch(here: Path) -> None:
     ):  # fmt: skip
         with pytest.raises(FileError, match="already holds a run"):
             join_run(Task(rank, world, launch), "train.py", folder)
+
+
+def test_a_launch_that_died_before_its_first_task_is_in_nobodys_way(here: Path) -> None:
+    """Its other tasks have been there, and left what they claimed."""
+    for wanted in (None, here / "mine"):
+        died = [join_run(Task(rank, 3, "slurm-7.0"), "train.py", wanted) for rank in (1, 2)]
+        tasks = [Task(rank, 3, "slurm-8.0") for rank in (2, 1, 0)]
+        assert len({join_run(task, "train.py", wanted).path for task in tasks}) == 1
+        assert len({each.path for each in died}) == 1
+
+
+def test_a_name_that_anything_has_is_not_free(here: Path) -> None:
+    assert free_name("changed") == "changed"
+    (here / "changed").touch()
+    (here / "changed-2").symlink_to("nowhere")
+    (here / "changed-3").mkdir()
+    assert free_name("changed") == "changed-4"
 
 
 # -- finding them --------------------------------------------------------------------------

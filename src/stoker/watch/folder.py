@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import time
@@ -105,7 +106,7 @@ class RunFolder:
         run = self.read(self.run_json)
         if run and run.get("launch") != task.launch_of_all:
             return False
-        return self.claim(f"rank_{task.rank}")
+        return self.claim(f"rank_{task.rank}_of_{task.launch_of_all}")
 
     def all_samples(self) -> list[Path]:
         """Return the sample files, one a machine."""
@@ -166,8 +167,8 @@ def new_run(script: str, wanted: Path | None, now: float | None = None) -> RunFo
 
 
 def free_name(stem: str) -> str:
-    """Return a folder that holds no run: `stem`, or the first of `stem-2`, `stem-3` and so on."""
-    return next(name for name in _names(stem) if not RunFolder(Path(name)).run_json.exists())
+    """Return a name that nothing has: `stem`, or the first of `stem-2`, `stem-3` and so on."""
+    return next(name for name in _names(stem) if not os.path.lexists(name))
 
 
 def join_run(task: Task, script: str, wanted: Path | None) -> RunFolder:
