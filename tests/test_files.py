@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -47,6 +49,30 @@ def test_into_a_pipe_goes_the_text(tmp_path: Path, force: bool) -> None:
     assert (read, pipe.is_fifo()) == (["a,b\n"], True)
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="cannot write"):
-        write_file(tmp_path, "text", force=True)
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+@pytest.mark.parametrize("force", [True, False])
+def test_what_is_printed_into_a_file_goes_behind_what_is_there(
+    tmp_path: Path, name: str, force: bool
+) -> None:
+    """As `stoker report --csv /dev/stdout >> file` does; the name stays what it is."""
+    program = (
+        "from pathlib import Path; from stoker.commands.files import write_file\n"
+        f"print('first'); write_file(Path({name!r}), 'a,b\\n', force={force}); print('last')"
+    )
+    file = tmp_path / "file"
+    file.write_text("before\n")
+    with file.open("a") as out:
+        subprocess.run([sys.executable, "-c", program], stdout=out, check=True)
+    assert file.read_text() == "before\nfirst\na,b\nlast\n"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("name", ["", ".", "file/below", "a" * 250, "a" * 300, "/dev/fd/999"])
+@pytest.mark.parametrize("force", [True, False])
+def test_a_place_where_no_file_can_be_is_an_error_of_the_user(
+    tmp_path: Path, name: str, force: bool
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match=r"cannot write|exists already"):
+        write_file(tmp_path / name, "text", force=force)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
