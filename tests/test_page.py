@@ -535,6 +535,26 @@ def test_code_in_sentences_is_escaped() -> None:
     assert sentence("a `<b>` c") == "a <code>&lt;b&gt;</code> c"
 
 
+def test_ranks_that_are_missing_are_told_once_and_as_the_text_tells_it(tmp_path: Path) -> None:
+    summary = make_summary(tmp_path)
+    few = replace(summary, ranks=(replace(summary.ranks[0], world=4),))
+    (told,) = [each for each in weaknesses(few) if "4 ranks" in each]
+    assert told == "Only 1 of 4 ranks left a record."
+    # Where only the busiest process is told, nobody is missed.
+    (idle,) = (replace(each, steps=0, steady=None) for each in few.ranks)
+    assert not [each for each in weaknesses(replace(few, ranks=(idle,))) if "4 ranks" in each]
+
+
+def test_few_readings_are_few_however_long_each_stands_for(tmp_path: Path) -> None:
+    summary = make_summary(tmp_path)
+    rare = Row(0, 30, {"cpu.cores": Stat(30, 1.0, 0.0, 1.0)})
+    for count, is_told in ((2, True), (5, False)):
+        rows = (rare,) * count
+        machine = replace(summary.machines[0], stats=merged(rows).stats, rows=rows)  # type: ignore[union-attr]
+        told = " ".join(weaknesses(replace(summary, machines=(machine,))))
+        assert ("fewer than five times" in told) is is_told
+
+
 def test_ranks_without_a_machine_are_named(tmp_path: Path) -> None:
     summary = make_summary(tmp_path)
     lost: Rank = replace(summary.ranks[0], host="node9")

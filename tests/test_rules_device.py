@@ -380,6 +380,21 @@ def test_a_gpu_at_its_power_limit_is_well_used() -> None:
     assert (found.key, found.level) == ("gpu-power-limit", "information")
 
 
+def test_one_reading_that_stands_for_half_a_minute_shows_no_power_limit() -> None:
+    summary = on_gpu(BUSY, {**WELL, "throttled": 1.0, "power_w": 698.0})
+    (machine,) = summary.machines
+    for rows, is_found in ((machine.rows[-1:], False), (machine.rows[-5:], True)):
+        rare = tuple(
+            Row(row.start_s, row.end_s,
+                {name: stat._replace(count=30) for name, stat in row.stats.items()})
+            for row in rows
+        )  # fmt: skip
+        whole = merged(rare)
+        assert whole is not None
+        read = replace(machine, rows=rare, stats=whole.stats)
+        assert (gpus.power_limit(replace(summary, machines=(read,))) is not None) is is_found
+
+
 # -- healthy and weak ----------------------------------------------------------------
 
 

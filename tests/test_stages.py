@@ -150,6 +150,15 @@ def test_a_run_is_told_stage_by_stage() -> None:
     assert everything.levels["cpu.cores"].mean == 3.0
 
 
+def test_a_stage_lasts_no_longer_than_from_its_first_to_its_last_moment() -> None:
+    """The first steps of its epochs may lie before and behind all others."""
+    slow = [step_row(begin, begin + 30, first_step=(1, 29.0)) for begin in (0, 40)]
+    rows = [slow[0], *training(30, 40, 0.02, 0.025), slow[1]]
+    (stage,) = stages_of(made_run([made_rank(rows)]))
+    assert (stage.start_s, stage.end_s) == (0, 70)
+    assert 58 < stage.seconds <= 70
+
+
 def crowded(paces: Sequence[float], backward: Sequence[float]) -> list[Row]:
     """Twenty seconds of each pace, as others take more of the cores or less, and never quite even."""
     chance = random.Random(11)

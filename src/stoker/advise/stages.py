@@ -157,19 +157,20 @@ def _trainings(rows: Sequence[Row], machine: Machine | None) -> list[Stage]:
         within = stepping[begin : places[end - 1] + 1 if end < len(places) else None]
         whole = merged(within)
         assert whole is not None
+        times = _times(within, ("steady", "first"))
         kinds = [whole.stats[each] for each in ("steady.step", "first.step") if each in whole.stats]
         name = "training" if len(edges) == 2 else f"training {number + 1}"
         stages.append(
             Stage(
                 name=name,
-                start_s=part[0].start_s,
-                end_s=part[-1].end_s,
+                start_s=min([part[0].start_s, *(start_s for start_s, _ in times)]),
+                end_s=max([part[-1].end_s, *(end_s for _, end_s in times)]),
                 seconds=math.fsum(stat.count * stat.mean for stat in kinds),
                 steps=sum(stat.count for stat in kinds),
                 epochs=whole.stats["first.step"].count if "first.step" in whole.stats else 0,
                 step=whole.stats["steady.step"],
                 split=make_split(whole.stats, "steady"),
-                levels=_levels(machine, _times(within, ("steady", "first"))),
+                levels=_levels(machine, times),
             )
         )
     return stages

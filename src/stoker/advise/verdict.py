@@ -29,6 +29,8 @@ FITS = 1.2
 KEPT = 2
 # Readings before a GPU is called unused: the sampler asks whose it is at the 2nd, 3rd and 5th.
 MIN_READINGS = 5
+# Where readings are dear, one stands for up to so many seconds, and counts as often.
+LONGEST_READING_S = 30
 
 # The phases that are computing: what the GPU is there for.
 COMPUTE = {"forward": "forward", "backward": "backward", "graph": "the graph"}
@@ -91,6 +93,16 @@ def held_gpus(summary: Summary) -> tuple[HeldGpu, ...]:
     return tuple(held)
 
 
+def is_read_often(machine: Machine, metric: str) -> bool:
+    """Say whether something was read so often that its mean tells something."""
+    stat = machine.stats.get(metric)
+    if stat is None or stat.count < MIN_READINGS:
+        return False
+    if stat.count >= MIN_READINGS * LONGEST_READING_S:
+        return True
+    return sum(metric in row.stats for row in machine.rows) >= MIN_READINGS
+
+
 def gpu_numbers(machine: Machine) -> list[int]:
     """Return the numbers of the GPUs that were read; names that are damaged are left out."""
     return machine.gpus()
@@ -100,7 +112,7 @@ def _is_used(machine: Machine, number: int, knows_owner: bool) -> bool | None:
     if f"gpu.{number}.mine_gib" in machine.stats:
         return True
     duty = machine.stats.get(f"gpu.{number}.duty_pct")
-    if duty is None or duty.count < MIN_READINGS:
+    if duty is None or not is_read_often(machine, f"gpu.{number}.duty_pct"):
         return None
     # In a container the owners may be hidden; then any load at all is taken for ours.
     return not knows_owner and duty.max >= 1

@@ -14,7 +14,7 @@ from stoker.advise.rules.steady import (
     place,
     read_steady,
 )
-from stoker.advise.verdict import MIN_READINGS, HeldGpu, gpu_numbers, held_gpus
+from stoker.advise.verdict import MIN_READINGS, HeldGpu, gpu_numbers, held_gpus, is_read_often
 from stoker.units import plural, render_seconds, render_share
 from stoker.watch.series import known_number
 from stoker.watch.summary import Machine, Rank, Summary
@@ -202,7 +202,8 @@ def _hot_share(machine: Machine, number: int) -> float:
     for metric in ("hot", "throttled"):
         stat = machine.stats.get(f"gpu.{number}.{metric}")
         if stat is not None:
-            return min(1.0, stat.mean) if stat.count >= MIN_READINGS else 0.0
+            is_known = is_read_often(machine, f"gpu.{number}.{metric}")
+            return min(1.0, stat.mean) if is_known else 0.0
     return 0.0
 
 
@@ -225,7 +226,9 @@ def power_limit(summary: Summary) -> Finding | None:
         for number in gpu_numbers(machine):
             slowed = machine.stats.get(f"gpu.{number}.throttled")
             power, limit = machine.stats.get(f"gpu.{number}.power_w"), _power_limit(machine, number)
-            if slowed is None or power is None or limit is None or slowed.count < MIN_READINGS:
+            if slowed is None or power is None or limit is None:
+                continue
+            if not is_read_often(machine, f"gpu.{number}.throttled"):
                 continue
             if slowed.mean < OFTEN or power.max < AT_LIMIT * limit or is_hot(machine, number):
                 continue

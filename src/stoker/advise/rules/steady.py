@@ -152,12 +152,14 @@ def _readings(machine: Machine, number: int, rows: Sequence[Row]) -> dict[str, S
     if steps < MOSTLY_STEPS * (end - begin):
         return {}
     inside = [row for row in machine.rows if row.start_s >= begin and row.end_s <= end]
-    found = {metric: _merged(inside, f"gpu.{number}.{metric}") for metric in METRICS}
-    return {
-        metric: stat
-        for metric, stat in found.items()
-        if stat is not None and stat.count >= MIN_READINGS
-    }
+    found: dict[str, Stat] = {}
+    for metric in METRICS:
+        name = f"gpu.{number}.{metric}"
+        told = [row for row in inside if name in row.stats]
+        stat = _merged(told, name)
+        if stat is not None and len(told) >= MIN_READINGS:
+            found[metric] = stat
+    return found
 
 
 def _steps(row: Row) -> Iterable[Stat]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker.advise.finding import Finding, Rule
 from stoker.advise.repeat import announce
-from stoker.advise.verdict import MIN_READINGS, MIN_STEADY_STEPS, WORTH_SHARE
+from stoker.advise.verdict import MIN_STEADY_STEPS, WORTH_SHARE, is_read_often
 from stoker.units import plural, render_share
 from stoker.watch.series import known_number
 from stoker.watch.summary import Machine, Rank, Summary
@@ -43,7 +43,7 @@ def _crowd(summary: Summary, machine: Machine, ranks: list[Rank]) -> Finding | N
         return None
     crowd = len(ranks) * threads / cores
     fair = max(1, int(cores / len(ranks)))
-    if crowd < CROWDED or fair >= threads or busy.count < MIN_READINGS:
+    if crowd < CROWDED or fair >= threads or not is_read_often(machine, "cpu.cores"):
         return None
     if waiting.mean < MIN_WAITING_PCT or busy.mean < MIN_BUSY * cores:
         return None

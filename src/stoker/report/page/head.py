@@ -6,9 +6,9 @@ import shlex
 import time
 
 from stoker.advise.verdict import (
-    MIN_READINGS,
     MIN_STEADY_STEPS,
     held_gpus,
+    is_read_often,
     make_verdict,
     slowest_rank,
 )
@@ -107,14 +107,10 @@ def _missing(summary: Summary) -> list[str]:
     if not summary.machines:
         return ["No machine was read: there are no time lines."]
     told = []
-    stats = (stat for machine in summary.machines for stat in machine.stats.values())
-    if not any(stat.count >= MIN_READINGS for stat in stats):
+    if not any(is_read_often(each, name) for each in summary.machines for name in each.stats):
         told.append("The machines were read fewer than five times: the means are rough.")
     read = {machine.host for machine in summary.machines}
     unread = sorted({rank.host for rank in summary.ranks if rank.host} - read)
-    if summary.world > len(summary.ranks):
-        left = summary.world - len(summary.ranks)
-        told.append(f"{left:,} of {plural(summary.world, 'rank')} left no record.")
     if summary.damaged:
         told.append(f"{plural(summary.damaged, 'line')} of the record could not be read.")
     if unread:
