@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -74,6 +75,16 @@ def test_words_that_cannot_be_run_are_errors(words: tuple[str, ...], said: str) 
     with pytest.raises(ScriptError) as error:
         command(*words)
     assert error.value.what == said
+
+
+@pytest.mark.parametrize("name", ["my job.sh", "my folder"])
+def test_what_to_type_instead_can_be_pasted(here: Path, name: str) -> None:
+    (here / "my folder").mkdir()
+    (here / "my job.sh").touch()
+    with pytest.raises(ScriptError) as error:
+        command(name)
+    (quoted,) = (each for each in shlex.split(error.value.fix.partition(",")[0]) if "my" in each)
+    assert quoted.startswith(name)
 
 
 @pytest.mark.usefixtures("here")

@@ -10,6 +10,7 @@ import json
 import os
 import random
 import resource
+import shlex
 import shutil
 import signal
 import stat
@@ -932,6 +933,16 @@ def test_what_is_no_data_set_says_what_would_be(tmp_path: Path) -> None:
 
 
 # -- the commands ------------------------------------------------------------------------
+
+
+def test_the_next_command_can_be_pasted(source: Path, stoker: Stoker) -> None:
+    done = stoker("pack", str(source), "my out", "--shard-size", "1M")
+    words = ["stoker", "verify", "my out"]
+    for following in ("ls", "verify", None):
+        assert shlex.split(done.stderr.rpartition("next: ")[2]) == words
+        if following:
+            done = stoker(*words[1:])
+            words = ["stoker", following, "my out"]
 
 
 def test_the_verbs_work_together(source: Path, stoker: Stoker, tmp_path: Path) -> None:

@@ -645,6 +645,10 @@ def test_csv_without_a_gpu_is_the_header(place: Path) -> None:
         (["/env/bin/python3.11", "-m", "p.t"], "--python /env/bin/python3.11 -m p.t"),
         (["torchrun", "train.py"], "-- torchrun train.py"),
         (["python3", "-u", "train.py"], "-- python3 -u train.py"),
+        (
+            ["/env/bin/python", "b\udcff.py", "a\nb"],
+            r"--python /env/bin/python $'b\xff.py' $'a\nb'",
+        ),
     ],
 )
 def test_the_next_command_runs_the_same_again(place: Path, command: list[str], words: str) -> None:
@@ -670,6 +674,12 @@ def test_the_next_command_of_a_run_that_failed_is_the_same_again(place: Path) ->
     folder = new_folder(place, command=["/env/bin/python", "t.py"], exit=1, end=START + 30)
     add_rank(folder, DATA_BOUND)
     assert next_command(read(folder)) == "stoker run --python /env/bin/python t.py"
+
+
+def test_what_srun_or_mpirun_started_is_not_started_again_as_one_process(place: Path) -> None:
+    folder = new_folder(place, command=["/env/bin/python", "t.py"], launch="slurm-7.0 of 4")
+    add_rank(folder, DATA_BOUND)
+    assert next_command(read(folder)) == f"stoker report {place} --json"
 
 
 def test_the_next_command_of_a_run_that_goes_on_watches_it(place: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from stoker.commands.parser import Parser, add_json
 from stoker.data.archive import index_archive
 from stoker.data.index import index_of
+from stoker.plan.quote import quote
 from stoker.units import plural
 
 DESCRIPTION = """\
@@ -41,5 +42,5 @@ def run(words: list[str]) -> int:
     if args.json:
         print(json.dumps({"format": 1, "indexes": told}, indent=2))
     sys.stdout.flush()
-    print(f"next: stoker ls {args.archives[0]}", file=sys.stderr)
+    print(f"next: stoker ls {quote(str(args.archives[0]))}", file=sys.stderr)
     return 0

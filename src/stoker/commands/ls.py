@@ -11,6 +11,7 @@ from typing import Any
 from stoker.commands.parser import Parser, add_json
 from stoker.data.sample import Sample
 from stoker.data.unpack import find_listed
+from stoker.plan.quote import quote
 from stoker.units import plural, printable
 
 DESCRIPTION = """\
@@ -42,7 +43,9 @@ def run(words: list[str]) -> int:
     if args.json:
         print("\n]}")
     sys.stdout.flush()
-    print(f"{plural(count, 'sample')}\nnext: stoker verify {args.path}", file=sys.stderr)
+    print(
+        f"{plural(count, 'sample')}\nnext: stoker verify {quote(str(args.path))}", file=sys.stderr
+    )
     return 0
 
 

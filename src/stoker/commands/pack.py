@@ -22,6 +22,7 @@ from stoker.data.packing.order import (
 from stoker.data.packing.pack import Packed, join, pack_order, pack_share
 from stoker.data.sources.source import Hints
 from stoker.errors import UsageError
+from stoker.plan.quote import quote
 from stoker.units import (
     parse_count,
     parse_name,
@@ -67,9 +68,10 @@ def run(words: list[str]) -> int:
         teller.end()
     _print(args, args.out, packed)
     if args.share:
-        print(f"next: stoker pack {args.out} --join, once all shares are packed", file=sys.stderr)
+        join_them = f"stoker pack {quote(str(args.out))} --join"
+        print(f"next: {join_them}, once all shares are packed", file=sys.stderr)
     else:
-        print(f"next: stoker verify {args.out}", file=sys.stderr)
+        print(f"next: stoker verify {quote(str(args.out))}", file=sys.stderr)
     return 0
 
 
@@ -136,7 +138,7 @@ def _order(args: argparse.Namespace) -> Order:
 def _join(args: argparse.Namespace) -> int:
     packed = join(args.source)
     _print(args, args.source, packed._replace(kept_shards=0))
-    print(f"next: stoker verify {args.source}", file=sys.stderr)
+    print(f"next: stoker verify {quote(str(args.source))}", file=sys.stderr)
     return 0
 
 
@@ -163,7 +165,8 @@ def _submit(args: argparse.Namespace) -> int:
     sys.stdout.flush()
     shares = plural(args.slurm, "share")
     print(f"submitted {jobs.array}: {shares}; {jobs.join} joins them", file=sys.stderr)
-    print(f"next: stoker jobs; when they are done, stoker verify {args.out}", file=sys.stderr)
+    verify = f"stoker verify {quote(str(args.out))}"
+    print(f"next: stoker jobs; when they are done, {verify}", file=sys.stderr)
     return 0
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stoker.commands.parser import Parser, add_json
 from stoker.data.unpack import unpack
+from stoker.plan.quote import quote
 from stoker.units import plural
 
 DESCRIPTION = """\
@@ -37,5 +38,5 @@ def run(words: list[str]) -> int:
             f"({plural(done.bytes, 'byte')})"
         )
     sys.stdout.flush()
-    print(f"next: ls {args.dest}", file=sys.stderr)
+    print(f"next: ls {quote(str(args.dest))}", file=sys.stderr)
     return 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stoker.commands.parser import Parser, add_json
 from stoker.data.verify import Problem, count_samples, has_checksums, verify
+from stoker.plan.quote import quote
 from stoker.units import plural, printable
 
 DESCRIPTION = """\
@@ -56,7 +57,7 @@ def run(words: list[str]) -> int:
             file=sys.stderr,
         )
         return 1
-    print(f"next: stoker ls {args.path}", file=sys.stderr)
+    print(f"next: stoker ls {quote(str(args.path))}", file=sys.stderr)
     return 0
 
 

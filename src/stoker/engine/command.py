@@ -93,7 +93,7 @@ def make_command(
         raise ScriptError(
             f"`{path}` is not Python",
             why="without an interpreter before it, a script is run by Python",
-            fix=f"stoker run -- bash {path}",
+            fix=f"stoker run -- bash {_word(path)}",
         )
     return (python, *runner, *words)
 
@@ -104,19 +104,26 @@ def refuse_script(path: Path) -> None:
         raise ScriptError(
             f"`{path}` is a folder",
             why="Python can run a folder only if it has a __main__.py",
-            fix=f"stoker run {path}/train.py, or stoker run -m for a module",
+            fix=f"stoker run {_word(path / 'train.py')}, or stoker run -m for a module",
         )
     if not path.exists():
         near = nearest(path.name, [each.name for each in _siblings(path)])
         raise ScriptError(
             f"there is no script `{path}`",
             why=f"no such file in {path.parent.absolute()}",
-            fix=f"did you mean {path.parent / near}?" if near else "check the path",
+            fix=f"did you mean {_word(path.parent / near)}?" if near else "check the path",
         )
     if not os.access(path, os.R_OK):
         raise ScriptError(
-            f"`{path}` cannot be read", why="permission is denied", fix=f"chmod u+r {path}"
+            f"`{path}` cannot be read", why="permission is denied", fix=f"chmod u+r {_word(path)}"
         )
+
+
+def _word(path: Path) -> str:
+    """Return a path as it can be pasted."""
+    from stoker.plan.quote import quote  # not at every start
+
+    return quote(str(path))
 
 
 def _siblings(path: Path) -> list[Path]:

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from stoker.advise.verdict import (
     slowest_rank,
 )
 from stoker.engine.command import find_python
+from stoker.plan.quote import quote
 from stoker.report.accounting import Joined, render_joined
 from stoker.report.efficiency import find_efficiency, render_efficiency
 from stoker.report.findings import render_findings
@@ -86,26 +87,32 @@ def next_command(summary: Summary) -> str:
 def run_name(folder: Path) -> str:
     """Return what to type for this run: its id where that is enough, else its folder."""
     if folder.parent == RUNS.absolute():
-        return shlex.quote(folder.name)
+        return quote(folder.name)
     here = Path.cwd()
-    return shlex.quote(str(folder.relative_to(here) if here in folder.parents else folder))
+    return quote(str(folder.relative_to(here) if here in folder.parents else folder))
 
 
 def _run_words(run: Mapping[str, Any]) -> str:
     """Return the words after `stoker run` that start the same command; empty if unknown."""
+    if run.get("launch"):
+        return ""  # srun or mpirun started it, with words of their own that we have not seen
     asked = run.get("asked")
     if isinstance(asked, list) and asked:
-        return shlex.join(map(str, asked))
+        return _joined(map(str, asked))
     words = command_of(run)
     if not words:
         return ""
     if not _is_python(words[0]):
-        return "-- " + shlex.join(words)
+        return "-- " + _joined(words)
     python, *rest = words
     if not rest or (rest[0].startswith("-") and rest[0] != "-m"):
-        return "-- " + shlex.join([python, *rest])
+        return "-- " + _joined([python, *rest])
     chosen = [] if python == find_python(None, os.environ) else ["--python", python]
-    return shlex.join([*chosen, *rest])
+    return _joined([*chosen, *rest])
+
+
+def _joined(words: Iterable[str]) -> str:
+    return " ".join(map(quote, words))
 
 
 def _counter(run: Mapping[str, Any]) -> str:
