@@ -11,6 +11,7 @@ import contextlib
 import functools
 import json
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -183,6 +184,37 @@ def test_short_calls_are_given_the_mean_and_reads_cost_little() -> None:
     assert sum(given) == pytest.approx(sum(waits), rel=0.02)
     assert graph.reads * graph.cost_s < 0.006 * graph.now
     assert all(0 <= each <= 0.001 for each in given)
+
+
+@pytest.mark.parametrize("calls", [2, 8])
+def test_waits_that_come_in_rounds_are_given_to_the_calls_that_waited(calls: int) -> None:
+    graph = Graph(cost_s=0.0001)
+    meter = make_meter(graph)
+    # Calls of tf.data beside each other give as many batches at once, and then none for a while.
+    waits = [0.0 if index % calls else 0.02 for index in range(50 * calls)]
+    given = [call(graph, meter, 0.001 + wait, [wait, 1, 0]) for wait in waits]
+    assert graph.reads < len(waits)
+    assert given == pytest.approx(waits, abs=1e-6)
+
+
+def test_what_computing_varies_by_is_no_wait() -> None:
+    graph = Graph(cost_s=0.0001)
+    meter = make_meter(graph)
+    draw = random.Random(1)
+    given = [call(graph, meter, draw.uniform(0.002, 0.006), [0, 1, 0]) for _ in range(2000)]
+    assert graph.reads < len(given)
+    # In all, and not for each second of it.
+    assert 0 <= sum(given) < 0.01
+
+
+def test_a_wait_that_ends_or_begins_is_given_in_full() -> None:
+    graph = Graph(cost_s=0.0001)
+    meter = make_meter(graph)
+    draw = random.Random(1)
+    waits = [0.01 if index // 100 % 2 else 0.0 for index in range(1000)]
+    given = [call(graph, meter, draw.uniform(0.002, 0.006) + w, [w, 1, 0]) for w in waits]
+    assert graph.reads < len(waits)
+    assert sum(given) == pytest.approx(sum(waits), rel=0.01)
 
 
 def test_a_wait_that_the_function_computed_through_is_not_a_wait() -> None:

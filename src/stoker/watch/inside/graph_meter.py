@@ -15,8 +15,6 @@ BUDGET = 0.004
 MAX_INTERVAL_S = 0.25
 # Every call is read until this many reads show what one costs.
 FIRST_READS = 32
-# What calls may be given beyond their own wait, as a share of it.
-MAX_OWED = 0.1
 # Reads without a batch after which a graph's clocks are held to run elsewhere.
 PATIENCE_READS = 3
 # The accumulator drops what is older than itself; this is newer than it will ever be.
@@ -31,8 +29,9 @@ class Meter:
     it, two more around the step tell how much of the wait was nothing but a wait. What they say
     is added up in an accumulator that the graph finds by its name, so that nothing is captured,
     and a function that the user exports runs elsewhere. Python reads it after a call, or after
-    several where a read would cost too much; between reads each call gets what a call waited
-    lately. With op determinism TensorFlow allows no clocks, and there are none.
+    several where a read would cost too much; between reads a call is given what it took longer
+    than calls lately took to compute, and the read says what that was wrong by. With op
+    determinism TensorFlow allows no clocks, and there are none.
     """
 
     def __init__(self, watched: Watched, tensorflow: Any, name: str) -> None:
@@ -51,8 +50,12 @@ class Meter:
         self._reads = 0
         self._calls = 0
         self._spans_s = 0.0
+        # Of a call, without its wait; what calls still have to be given, by the last read, and
+        # as it seems since; what they were given since.
+        self._compute_s = 0.0
         self._owed_s = 0.0
-        self._rate_s = 0.0
+        self._seems_owed_s = 0.0
+        self._given_s = 0.0
         self._cost_s = MAX_INTERVAL_S
         self._read_at = 0.0
 
@@ -133,28 +136,42 @@ class Meter:
             return 0.0
         self._calls += 1
         self._spans_s += span_s
-        if self.timeline.last < self._read_at and not is_alone:
-            given = min(self._rate_s, span_s)
-            self._owed_s -= given
-            return given
         try:
-            return self._take(span_s, is_alone)
+            if is_alone:
+                # The first call of an epoch says nothing of the others.
+                return min(self._take(), span_s)
+            if self.timeline.last < self._read_at:
+                self._seems_owed_s += span_s - self._compute_s
+            else:
+                self._settle()
         except Exception as error:
             self._give_up(error)
             return 0.0
+        given = min(max(0.0, self._seems_owed_s), span_s)
+        self._seems_owed_s -= given
+        self._given_s += given
+        return given
 
     def settle(self) -> None:
         """Read what was counted so far, so that the next call can be measured alone."""
         if not self.is_on or not self._calls:
             return
         try:
-            self._take(0.0, False)
+            self._settle()
         except Exception as error:
             self._give_up(error)
 
-    def _take(self, span_s: float, is_alone: bool) -> float:
-        """Read, and return what is given of it to the last call, which took `span_s`."""
-        calls, began = self._calls, self.timeline.clock()
+    def _settle(self) -> None:
+        """Read what the calls since the last read waited, in place of what it seemed."""
+        calls, spans_s = self._calls, self._spans_s
+        waited = self._take()
+        self._compute_s = (spans_s - waited) / calls
+        self._owed_s += waited - self._given_s
+        self._seems_owed_s, self._given_s = self._owed_s, 0.0
+
+    def _take(self) -> float:
+        """Read, and return what was waited since the last read."""
+        began = self.timeline.clock()
         waited = self._read()
         ended = self.timeline.clock()
         # A read that the machine was too busy for says nothing of the next one.
@@ -162,17 +179,7 @@ class Meter:
         if self._reads >= FIRST_READS:
             self._read_at = ended + min(MAX_INTERVAL_S, self._cost_s / BUDGET)
         self._calls, self._spans_s = 0, 0.0
-        if is_alone:
-            # The first call of an epoch says nothing of the others.
-            return min(waited, span_s)
-        self._owed_s += waited
-        given = min(span_s, max(0.0, self._owed_s) if calls == 1 else self._rate_s)
-        # What was given too little or too much is made good up to the next read, if it is little;
-        # if it is much, the wait has changed, and belongs to calls that have gone by.
-        most = MAX_OWED * waited
-        self._owed_s = max(-most, min(most, self._owed_s - given))
-        self._rate_s = max(0.0, waited + self._owed_s) / calls
-        return given
+        return waited
 
     def _read(self) -> float:
         """Return the wait since the last read, as far as the function had nothing else to do."""
