@@ -2,19 +2,21 @@
 
     .venv/bin/python benchmarks/split.py --python .venv-torch/bin/python
     .venv/bin/python benchmarks/split.py --python .venv-torch/bin/python --only plain,ddp --workers 0
+    .venv/bin/python benchmarks/split.py --python .venv-tf/bin/python -o benchmarks/split-tf.json --turns 3
     PYTHONPATH=src python3 benchmarks/split.py --device cuda --budget-s 570 -o $OUT/split-cuda.json
 
-Each loop of `programs/loops.py` is run under `stoker run` without delays, with each delay alone,
-and with several together. What a phase grew by is compared with what was planted there, which the
-program counts itself; a phase in which nothing was planted must not grow. Waits for data that
-loader workers hide are no cost: there the truth is computed (`expected_data`). A row is right
-within 5 % of the step or 0.2 ms, whichever is more.
+Each loop of `programs/loops.py` and `programs/tf_loops.py` whose framework the interpreter has is
+run under `stoker run` without delays, with each delay alone, and with several together. What a
+phase grew by is compared with what was planted there, which the program counts itself; a phase in
+which nothing was planted must not grow. Waits for data that loader workers hide are no cost: there
+the truth is computed (`expected_data`). A row is right within 5 % of the step or 0.2 ms, whichever
+is more. With `--turns` all runs of a loop are made several times, and the middle of each figure counts.
 
 On a GPU the delays of forward, backward and optimizer are kernels that spin, and the transfer is
 a copy of pageable memory; what data may cost there is what the step grew by, by the program's own
 clock, less what was planted on the GPU, against the middle of the runs without a delay in loading;
 where that is not what the program's own events say of the wait, these count. Loops of two ranks
-run on the CPU only (gloo).
+(gloo) and those of TensorFlow run on the CPU only.
 `--ahead 1` imports for the next run while one trains, which takes a core more and half the time.
 `--busy` makes the delays compute instead of sleep; that needs a core for each worker.
 `--merge` joins files of several commands.
@@ -53,8 +55,8 @@ from machine import (
 
 from stoker.watch.series import merged, read_series
 
-SCRIPT = PROGRAMS / "loops.py"
-PACKAGES = ("torch", "lightning", "pytorch-lightning", "transformers", "accelerate", "deepspeed")
+PACKAGES = ("torch", "lightning", "pytorch-lightning", "transformers", "accelerate", "deepspeed",
+            "tensorflow", "tensorflow-cpu", "keras")  # fmt: skip
 PHASES = ("data", "h2d", "forward", "backward", "optimizer", "comm", "graph", "other")
 # Within this, a found figure is right.
 SHARE_OF_STEP = 0.05
@@ -84,16 +86,26 @@ RANKS_CASES: dict[str, dict[str, dict[str, float]]] = {
     },
     "allreduce": {NOTHING: {}, "late": {"late": 10}, "late+backward": {"late": 10, "backward": 8}},
 }
+# A delay between two steps, as in a user's callback, instead of one in a transfer.
+TF_CASES: dict[str, dict[str, float]] = {
+    **{case: plants for case, plants in CASES.items() if "transfer" not in plants},
+    "between": {"between": 7},
+    "all": {"item": 20, "collate": 10, "forward": 6, "backward": 8, "optimizer": 4, "between": 5},
+}
+# TensorFlow's, and whether a step is one piece there.
+TF_LOOPS = {"keras_fit": True, "keras_validation": True, "keras_eager": False,
+            "tf_graph": True, "tf_inside": True, "tf_eager": False}  # fmt: skip
 LOOPS = ("plain", "accumulate", "zipped", "gan", "validation", "amp", "compiled", "graphs",
-         "lightning", "hf", "accelerate", "deepspeed", *RANKS_CASES)  # fmt: skip
-# What a loop needs besides torch: one of these modules.
+         "lightning", "hf", "accelerate", "deepspeed", *RANKS_CASES, *TF_LOOPS)  # fmt: skip
+# What a loop needs besides its framework: one of these modules.
 NEEDS = {
     "lightning": ("lightning.pytorch", "pytorch_lightning"),
     "hf": ("transformers.trainer",),
     "accelerate": ("accelerate",),
     "deepspeed": ("deepspeed",),
 }
-ONLY_ON = {"graphs": "cuda", "ddp": "cpu", "allreduce": "cpu"}
+ONLY_ON = {"graphs": "cuda", "ddp": "cpu", "allreduce": "cpu", **dict.fromkeys(TF_LOOPS, "cpu")}
+WITH_VALIDATION = ("validation", "keras_validation")
 BATCHES_A_STEP = {"accumulate": 2, "zipped": 2}
 # Loaders that fetch beside each other.
 LOADERS = {"zipped": 2}
@@ -108,8 +120,7 @@ class Found:
     load_ms: float
     step_ms: float
     own_step_ms: float
-    own_wait_ms: float
-    steps: int
+    own_wait_ms: float | None
 
 
 @dataclass(frozen=True)
@@ -131,7 +142,8 @@ def run_once(run: Run, args: argparse.Namespace, folder: Path) -> list[Found]:
     Programs whose folders lie side by side train in turn. Raises RuntimeError, with the last thing
     it said, where the program fails.
     """
-    words = [str(SCRIPT), "--loop", run.loop, "--device", args.device,
+    script = PROGRAMS / ("tf_loops.py" if run.loop in TF_LOOPS else "loops.py")
+    words = [str(script), "--loop", run.loop, "--device", args.device,
              "--workers", str(run.workers), "--steps", str(args.steps)]  # fmt: skip
     words += ["--turn", str(folder.parent / "turn"), "--ready", ",".join(NEEDS.get(run.loop, ()))]
     words += ["--plant", ",".join(f"{place}={ms:g}" for place, ms in run.plants.items())]
@@ -215,7 +227,6 @@ def found_in(file: Path, told: Mapping[str, Any], is_on_gpu: bool) -> Found:
         step_ms=1000 * step_s,
         own_step_ms=told["step_ms"],
         own_wait_ms=told["wait_ms"],
-        steps=stats["steady.step"].count,
     )
 
 
@@ -229,8 +240,9 @@ PLANTED_IN = {
     "backward": ("backward",),
     "optimizer": ("optimizer",),
     "comm": ("comm",),
+    "other": ("between",),
 }
-GRAPH_PLANTED_IN = {"data": ("item", "collate"), "h2d": ("transfer",),
+GRAPH_PLANTED_IN = {"data": ("item", "collate"), "h2d": ("transfer",), "other": ("between",),
                     "graph": ("forward", "backward", "optimizer")}  # fmt: skip
 EVAL_PLANTED_IN = {"eval.h2d": ("eval.transfer",), "eval.forward": ("eval.forward",)}
 # Rank 0 waits for rank 1, which comes late out of its forward pass.
@@ -254,14 +266,16 @@ class Group:
         loop = self.any_run().loop
         if phase.startswith("eval."):
             return EVAL_PLANTED_IN[phase]
-        places = (GRAPH_PLANTED_IN if loop == "graphs" else PLANTED_IN).get(phase, ())
+        is_graph = loop == "graphs" or TF_LOOPS.get(loop, False)
+        places = (GRAPH_PLANTED_IN if is_graph else PLANTED_IN).get(phase, ())
         if loop == "ddp" and phase == "comm":
             return (*places, "late")
         return (*places, "late") if loop == "allreduce" and phase == LATE_IN[self.rank] else places
 
     def phases(self) -> tuple[str, ...]:
         """Return the phases that are compared."""
-        return (*PHASES, *EVAL_PLANTED_IN) if self.any_run().loop == "validation" else PHASES
+        is_evaluated = self.any_run().loop in WITH_VALIDATION
+        return (*PHASES, *EVAL_PLANTED_IN) if is_evaluated else PHASES
 
     def base(self, phase: str) -> float:
         """Return what a phase takes where nothing is planted in it: the middle of such runs."""
@@ -369,9 +383,10 @@ def judge(group: Group, run: Run, phase: str, planted: float) -> tuple[float, st
     On a busy machine workers do not keep up as computed; the loop's own clock then says how long
     it stood still, or events of its own how long the GPU did.
     """
-    if phase != "data":
+    own_wait_ms = group.runs[run].own_wait_ms
+    if phase != "data" or own_wait_ms is None:
         return planted, "planted"
-    waited = group.runs[run].own_wait_ms - group.base("data")
+    waited = own_wait_ms - group.base("data")
     is_near = abs(waited - planted) <= tolerance(group.runs[run])
     return (planted, "planted") if is_near else (waited, "clock")
 
@@ -407,7 +422,7 @@ def wanted_runs(args: argparse.Namespace) -> Iterator[Run]:
         if ONLY_ON.get(loop, args.device) != args.device or not has_needed(loop, args.python):
             continue
         is_ranks = loop in RANKS_CASES
-        cases = RANKS_CASES[loop] if is_ranks else CASES
+        cases = TF_CASES if loop in TF_LOOPS else RANKS_CASES.get(loop, CASES)
         kept = {NOTHING, *(args.cases.split(",") if args.cases else cases)}
         for workers in [0] if is_ranks else [int(each) for each in args.workers.split(",")]:
             for case, plants in cases.items():
@@ -416,9 +431,7 @@ def wanted_runs(args: argparse.Namespace) -> Iterator[Run]:
 
 
 def has_needed(loop: str, python: str) -> bool:
-    names = NEEDS.get(loop)
-    if names is None:
-        return True
+    names = NEEDS.get(loop, ("tensorflow" if loop in TF_LOOPS else "torch",))
     ask = f"import importlib.util as u, sys; sys.exit(not any(u.find_spec(n.split('.')[0]) for n in {names}))"
     done = subprocess.run([python, "-c", ask], env=plain_environment(), check=False)
     if done.returncode:
@@ -447,12 +460,16 @@ def measure(args: argparse.Namespace, budget: Budget) -> tuple[list[dict[str, An
         tempfile.TemporaryDirectory(prefix="split-") as folder,
         ThreadPoolExecutor(1 + args.ahead) as pool,
     ):
-        runs = {run: pool.submit(try_once, run) for run in wanted_runs(args)}
-        for _, group in itertools.groupby(runs, key=lambda run: (run.loop, run.workers)):
-            found: dict[Run, list[Found]] = {}
-            for run in group:
+        groups = itertools.groupby(wanted_runs(args), key=lambda run: (run.loop, run.workers))
+        tries = [
+            [(run, pool.submit(try_once, run)) for _ in range(args.turns) for run in runs]
+            for runs in [list(group) for _, group in groups]
+        ]
+        for group in tries:
+            turns: dict[Run, list[list[Found]]] = {}
+            for run, tried in group:
                 try:
-                    ranks = runs[run].result()
+                    ranks = tried.result()
                 except RuntimeError as error:
                     failures.append(f"{run.loop}, {run.workers} workers, {run.case}: {error}")
                     print(failures[-1], file=sys.stderr, flush=True)
@@ -460,9 +477,26 @@ def measure(args: argparse.Namespace, budget: Budget) -> tuple[list[dict[str, An
                 if ranks is None:
                     not_run += 1
                 else:
-                    found[run] = ranks
+                    turns.setdefault(run, []).append(ranks)
+            found = {
+                run: [middle(each) for each in zip(*of, strict=True)] for run, of in turns.items()
+            }
             rows += compare_ranks(args.device, found)
     return rows, failures, not_run
+
+
+def middle(turns: Sequence[Found]) -> Found:
+    """Return the middle of each figure of one rank over several turns."""
+    of = statistics.median
+    waits = [each.own_wait_ms for each in turns if each.own_wait_ms is not None]
+    return Found(
+        phases={phase: of(each.phases[phase] for each in turns) for phase in turns[0].phases},
+        planted={place: of(each.planted[place] for each in turns) for place in turns[0].planted},
+        load_ms=of(each.load_ms for each in turns),
+        step_ms=of(each.step_ms for each in turns),
+        own_step_ms=of(each.own_step_ms for each in turns),
+        own_wait_ms=of(waits) if waits else None,
+    )
 
 
 def compare_ranks(device: str, found: Mapping[Run, Sequence[Found]]) -> list[dict[str, Any]]:
@@ -508,7 +542,8 @@ def render_page(results: Mapping[str, Any]) -> str:
     parts = [
         f"## Is the split right, device {results['device']}\n",
         *(
-            f"{render_machine(part['machine'])} {part['steps']} steps a run, delays "
+            f"{render_machine(part['machine'])} {part['steps']} steps a run, the middle of "
+            f"{part.get('turns', 1)} runs, delays "
             f"{'compute' if part['busy'] else 'sleep'}.\n\n`{part['command']}`\n"
             for part in results.get("parts", [results])
         ),
@@ -555,7 +590,11 @@ def merge(paths: Sequence[Path]) -> dict[str, Any]:
     return {
         "device": parts[-1]["device"],
         "parts": [
-            {key: each[key] for key in ("machine", "command", "steps", "busy")}
+            {
+                key: each[key]
+                for key in ("machine", "command", "steps", "busy", "turns")
+                if key in each
+            }
             for part in parts
             for each in part.get("parts", [part])
         ],
@@ -575,6 +614,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--cases", metavar="CASE,…", help=f"of {', '.join(CASES)}, …")
     # 3 of warm-up; the batches of 2 or 8 workers come in rounds, and 120 steps are whole rounds.
     parser.add_argument("--steps", type=int, default=123)
+    parser.add_argument("--turns", type=int, default=1, metavar="N", help="runs of each kind")
     parser.add_argument("--busy", action="store_true", help="delays compute instead of sleeping")
     parser.add_argument("--python", default=sys.executable, help="the interpreter with torch")
     parser.add_argument("--budget-s", type=float, help="stop cleanly within so many seconds")
@@ -603,6 +643,7 @@ def main() -> None:
         "machine": machine,
         "steps": args.steps,
         "busy": args.busy,
+        "turns": args.turns,
         "rows": rows,
         "failures": failures,
         "not_run": not_run,

@@ -13,6 +13,7 @@ import time
 from itertools import pairwise
 
 import torch
+
 from mnist import Clothes, add_cores, make_loader, make_net, train
 
 # Widths beyond this need more memory than they are worth.

@@ -16,9 +16,10 @@ import time
 
 import torch
 import torch.nn.functional as F
-from mnist import Clothes, OnCores, make_net
 from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, RandomSampler, dataloader
+
+from mnist import Clothes, OnCores, make_net
 
 BLOCK, SKIPPED, WARM = 16, 5, 600
 MODES = ("gates", "wrappers", "none")

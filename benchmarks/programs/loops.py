@@ -1,4 +1,4 @@
-"""Training loops of many kinds, each with the same planted delays; see planted.py.
+"""Training loops of many kinds, each with the same planted delays; see delays.py.
 
 loops.py --loop plain --workers 2 --steps 100 --plant item=24,forward=6
 
@@ -6,23 +6,19 @@ The last line that it prints is JSON: what was really planted, and how long a st
 loop's own clock.
 """
 
-import argparse
-import fcntl
 import os
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from delays import BATCH, CLASSES, FEATURES
+from loop import parse_words, train, turn
 from planted import (
-    BATCH,
-    CLASSES,
-    FEATURES,
     PLANTS,
     Data,
     Model,
@@ -318,50 +314,17 @@ LOOPS = (
 )  # fmt: skip
 
 
-@contextmanager
-def turn(file):
-    """Let one program train at a time, of those that have got ready beside each other."""
-    # Of several ranks the first one waits, and the others for it.
-    if file is None or os.environ.get("RANK", "0") != "0":
-        yield
-        return
-    with Path(file).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-        # Not by closing it: loader workers have it open, too.
-        fcntl.flock(lock, fcntl.LOCK_UN)
-
-
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--loop", required=True, choices=[each.__name__ for each in LOOPS])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--busy", action="store_true", help="delays compute instead of sleeping")
-    parser.add_argument("--plant", default="", metavar="PLACE=MS,…")
-    parser.add_argument("--turn", metavar="FILE", help="train while no other program has it locked")
-    parser.add_argument(
-        "--ready", default="", metavar="MODULE,…", help="import before that, if there"
-    )
-    args = parser.parse_args()
+    args = parse_words(LOOPS)
     os.environ.setdefault("DS_ACCELERATOR", args.device)
-    for name in filter(None, args.ready.split(",")):
+    for name in args.ready:
         with suppress(ImportError):
             import_module(name)
     with turn(args.turn):
-        train(args)
-
-
-def train(args):
-    pairs = [each.split("=") for each in args.plant.split(",") if each]
-    torch.set_num_threads(1)
-    PLANTS.set_up({place: float(ms) for place, ms in pairs}, args.device, args.busy)
-    time_waits()
-    {each.__name__: each for each in LOOPS}[args.loop](args)
-    rank = int(os.environ.get("RANK", 0))
-    # In one piece: two ranks may end at the same moment.
-    os.write(1, f"{PLANTS.told(loop=args.loop, workers=args.workers, rank=rank)}\n".encode())
+        torch.set_num_threads(1)
+        PLANTS.set_up(args.plant, args.device, args.busy)
+        time_waits()
+        train(args, LOOPS, PLANTS)
 
 
 if __name__ == "__main__":
