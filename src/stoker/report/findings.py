@@ -9,7 +9,7 @@ from stoker.advise.finding import Finding, Gain
 from stoker.report.table import clipped
 from stoker.units import plural, printable, render_share
 
-# From here on a range tells more of the machine than of the fix, and that is said.
+# From here on a range tells more of the machine than of the fix: what is expected is told first.
 WORTH_NOISE = 0.25
 CLASSES = {
     "A": "results unchanged",
@@ -62,14 +62,14 @@ def render_gain(gain: Gain) -> str:
     >>> render_gain(Gain(1.4, 1.8, 2.0, 1.6))
     'the run 1.4–1.8× as fast, 2× at most'
     >>> render_gain(Gain(1.0, 2.4, 2.6, 1.07, noise=1.3))
-    'the run 1–2.4× as fast, 2.6× at most (two runs of it differ by up to 2.3×)'
+    'the run about 1.07× as fast (1–2.4×, as two runs of it differ by up to 2.3×)'
     """
     low, high = _times(gain.low), _times(gain.high)
-    expected = low if low == high else f"{low}–{high}"
-    told = f"the run {expected}× as fast, {_times(gain.ceiling)}× at most"
+    span = low if low == high else f"{low}–{high}"
     if gain.noise < WORTH_NOISE:
-        return told
-    return f"{told} (two runs of it differ by up to {_times(1 + gain.noise)}×)"
+        return f"the run {span}× as fast, {_times(gain.ceiling)}× at most"
+    noise = f"as two runs of it differ by up to {_times(1 + gain.noise)}×"
+    return f"the run about {_times(gain.expected)}× as fast ({span}×, {noise})"
 
 
 def _times(value: float) -> str:
