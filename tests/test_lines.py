@@ -210,10 +210,17 @@ def test_files_of_the_user(path: str) -> None:
         os.__file__, sysconfig.get_paths()["stdlib"] + "/json/decoder.py",
         f"{sys.prefix}/lib/python3.11/x.py", stoker.__file__, lines_module.__file__,
         "no such file", "torch/nn/functional.pyx",
+        "/tmp/torchinductor_me/7s/c7syt75bkqo54rhcdfqj.py", "/tmp/__autograph_generated_file0x1.py",
     ],
 )  # fmt: skip
 def test_files_of_others(path: str) -> None:
     assert not is_users(path)
+
+
+def test_what_a_compiler_wrote_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/scratch/me/compiled")
+    assert not is_users("/scratch/me/compiled/7s/c7syt75bkqo54rhcdfqj.py")
+    assert is_users("/scratch/me/compiled_models/train.py")
 
 
 @pytest.fixture

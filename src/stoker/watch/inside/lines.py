@@ -38,6 +38,10 @@ _LIBRARY = tuple(
     }
 )
 
+# Where compilers write the Python that they run: PyTorch's, unless it is told another folder, and
+# TensorFlow's.
+_GENERATED = (os.sep + "torchinductor_", os.sep + "__autograph_generated_file")
+
 
 def is_users(filename: str) -> bool:
     """Say whether a file is the user's own code, not a library's."""
@@ -50,7 +54,14 @@ def is_users(filename: str) -> bool:
         "/site-packages/" not in path
         and "/dist-packages/" not in path
         and not path.startswith(_LIBRARY)
+        and not _is_generated(path)
     )
+
+
+def _is_generated(path: str) -> bool:
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    is_cached = folder is not None and path.startswith(os.path.join(os.path.abspath(folder), ""))
+    return is_cached or any(each in path for each in _GENERATED)
 
 
 class Lines:
