@@ -12,6 +12,7 @@ CASES = {
     "plain": "import torch\nmodel = torch.nn.Linear(1, 1)\n",
     "ddp": "from torch.nn.parallel import DistributedDataParallel as DDP\nDDP(model)\n",
     "ddp init": "import torch.distributed as dist\ndist.init_process_group('nccl')\n",
+    "ddp mesh": "from torch.distributed.device_mesh import init_device_mesh\ninit_device_mesh('cuda', (8,))\n",
     "ddp hf": "from transformers import Trainer\nTrainer(model=m).train()\n",
     "fsdp": "from torch.distributed.fsdp import fully_shard\nfully_shard(model)\n",
     "fsdp old": "from torch.distributed.fsdp import FullyShardedDataParallel as F\nimport torch.distributed as d\nd.init_process_group()\nF(m)\n",
