@@ -31,6 +31,7 @@ from stoker.report.machines import _cell
 from stoker.report.page import render_page
 from stoker.report.run import next_command, notes, render_run
 from stoker.report.run_json import render_run_json, run_json
+from stoker.report.steps import render_steps
 from stoker.watch.entry import EXACT
 from stoker.watch.folder import RunFolder
 from stoker.watch.series import Row, SeriesWriter, Stat
@@ -331,6 +332,20 @@ def test_how_it_ended_is_said_in_words(place: Path) -> None:
         assert words in render_run(read(folder))
 
 
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ("_pickle.UnpicklingError", "failed with exit code 1: UnpicklingError\n"),
+        ("builtins.ValueError", "failed with exit code 1: ValueError\n"),
+        (7, "failed with exit code 1\n"),
+    ],
+)
+def test_what_a_program_failed_with_is_named(place: Path, error: object, words: str) -> None:
+    folder = new_folder(place, exit=1)
+    add_rank(folder, {}, steps=0, facts={"error": error})
+    assert words in render_run(read(folder))
+
+
 def test_lines_choose_how_many_and_none(place: Path) -> None:
     summary = read(cpu_run(place))
     assert "slowest" not in render_run(summary, 0)
@@ -458,6 +473,22 @@ def test_what_stands_between_calls_of_the_model_is_not_called_computing(
     assert rank.steady is not None
     steady = replace(rank.steady, between_s=between_ms / 1000)
     assert make_verdict(replace(summary, ranks=(replace(rank, steady=steady),))) == words
+
+
+@pytest.mark.parametrize(("between_ms", "is_told"), [(60, True), (20, True), (9, False)])
+def test_the_table_says_how_much_of_forward_that_is(
+    place: Path, between_ms: float, is_told: bool
+) -> None:
+    folder = new_folder(place)
+    add_rank(folder, {"forward": 95, "data": 5})
+    summary = read(folder)
+    steady = summary.ranks[0].steady
+    assert steady is not None
+    rank = replace(summary.ranks[0], steady=replace(steady, between_s=between_ms / 1000))
+    row = (
+        f"  between     {between_ms} ms a step, of forward, from one call of the model to the next"
+    )
+    assert (row in render_steps(replace(summary, ranks=(rank,)), 120)) == is_told
 
 
 def test_little_data_is_called_little(place: Path) -> None:

@@ -171,7 +171,10 @@ class Summary:
         if self.state == "killed" and isinstance(code, int):
             return f"killed by {_signal_name(-code)}"
         if self.state == "failed":
-            return f"failed with exit code {code}"
+            error = next((each for rank in self.ranks if (each := rank.facts.get("error"))), None)
+            # Without its module, as the last line of a traceback has it for Python's own.
+            name = f": {error.rpartition('.')[2]}" if isinstance(error, str) else ""
+            return f"failed with exit code {code}{name}"
         return {"ended": "ended well", "lost": "ended without a word"}.get(self.state, self.state)
 
 
