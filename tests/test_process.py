@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from stoker.watch.inside import process
 from stoker.watch.inside.haste import HASTE_AMONG_MANY_S, HASTE_S, Haste
+from stoker.watch.inside.phases import NAMES
 from stoker.watch.inside.process import (
     EARLY_LOOKS,
     LOOK_BUDGET,
@@ -75,6 +77,28 @@ def test_beside_a_profiler_no_line_of_ours_runs_until_it_has_ended(
     finally:
         running.clear()
         watched._pause(10)
+
+
+def test_what_we_do_in_the_programs_thread_is_our_cost_and_no_line_of_its(
+    watched: Watched,
+) -> None:
+    def look() -> None:
+        watched._look(me=0, seconds=0.5)
+
+    def take_a_while() -> None:
+        end = time.thread_time() + 0.01
+        while time.thread_time() < end:
+            pass
+        look()
+
+    watched.work(take_a_while)
+    assert watched.worked_s >= 0.01
+    assert not any(each[0] == __file__ for each in watched.lines.told(NAMES, {}))
+    look()
+    assert any(each[0] == __file__ for each in watched.lines.told(NAMES, {}))
+    with pytest.raises(ZeroDivisionError):
+        watched.work(lambda: print(1 / 0))
+    assert not watched._is_working
 
 
 def test_what_the_device_has_passed_is_told_at_the_end(watched: Watched) -> None:

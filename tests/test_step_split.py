@@ -121,6 +121,14 @@ LOOPS = {
         evaluated=30,
         loaders={16: 2, 5: 6},
     ),
+    "validation of what is within": Loop(
+        "validate",
+        f"{SHORT} --check 20 --how inner {BETWEEN}",
+        {**PLAIN, "forward": {"forward": 1}, "other": {"after": 1}},
+        evaluated=30,
+        model={**MODEL, "name": "Whole"},
+        loaders={16: 2, 5: 6},
+    ),
     "two optimizers": Loop(
         "gan",
         phases={

@@ -69,11 +69,13 @@ def check_gates(are_there):
     if gates is not None and gates.NATIVE is not None:
         for kind in (Net, Broken):
             assert (type(vars(kind)["__call__"]).__name__ == "Gate") == are_there, kind
+        # What lies within a model may be evaluated alone, and is no longer watched when compiled.
+        assert ("__call__" in vars(Within)) == are_there
 
 
 def train_uncompiled():
-    """Models of both classes, for long enough that most steps pass by."""
-    for kind in (Net, Broken):
+    """Models of all classes, for long enough that most steps pass by."""
+    for kind in (Net, Broken, Outer):
         model = kind()
         loop(model, torch.optim.SGD(model.parameters(), lr=0.1))
     check_gates(are_there=True)
@@ -118,6 +120,28 @@ class Broken(Net):
         if torch.compiler.is_compiling():
             torch._dynamo.graph_break()
         return x + 1
+
+
+class Within(nn.Module):
+    """All that the model around it has."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(x)))
+
+
+class Outer(nn.Module):
+    """A model with all it has in another."""
+
+    def __init__(self):
+        super().__init__()
+        self.within = Within()
+
+    def forward(self, x):
+        return self.within(x) * 2
 
 
 def batches():
@@ -205,9 +229,9 @@ def of_grad(backend):
     return losses + [penalty(x).item().hex() for x, _ in batches()]
 
 
-def after_training(backend):
+def after_training(backend, kind=Net):
     """The model's class is known by now; compiling comes later."""
-    model = Net()
+    model = kind()
     losses = loop(model, torch.optim.SGD(model.parameters(), lr=0.1))
     compiled = torch.compile(model, backend=backend, fullgraph=True)
     return losses + loop(compiled, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -217,6 +241,8 @@ if "device" in sys.argv:
     work_on_a_device()
     train_uncompiled()
 for name, train in {
+    # First, as what lies within is left alone once anything was compiled.
+    "a model with another in it, after training": lambda backend: after_training(backend, Outer),
     "a model": of_model,
     "a model with a graph break": lambda backend: of_model(backend, Broken),
     "a model in place": in_place,

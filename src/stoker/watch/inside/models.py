@@ -43,9 +43,14 @@ class Models:
         self.gates = gates
         self._seen: dict[int, weakref.ref[Any]] = {}
         self._looks = 0
+        # The modules that were there when they were last looked for, and after how many steps.
+        self._modules: list[weakref.ref[Any]] = []
+        self._found_in = -1
         self._is_patient = True
         self._roots: list[Any] = []
         self._classes: set[type] = set()
+        # Classes of models within a root, each with its wrapper and what it had before.
+        self._inner: list[tuple[Any, Any, Any]] = []
         self._ddp: Any = None
         self._engine: Any = None
         self._asked_at = 0.0
@@ -56,7 +61,7 @@ class Models:
         try:
             seen = self._seen.get(id(optimizer))
             if seen is None or seen() is not optimizer:
-                self._meet(optimizer)
+                self.watched.work(lambda: self._meet(optimizer))
             elif self._is_patient and self.timeline.steps >= PATIENCE_STEPS * (self._depth + 1):
                 self._descend()
         except Exception as error:
@@ -76,6 +81,7 @@ class Models:
             roots = [engine]
         for root in roots:
             self._watch(root)
+            self._watch_inner(root)
         # Weak references: a model that the user gives up must be freed.
         self._roots += [weakref.ref(root) for root in roots]
         if roots and "model" not in self.watched.facts:
@@ -95,9 +101,18 @@ class Models:
             self._watch(child)
 
     def _find_roots(self, held: set[int]) -> list[Any]:
-        module = self.torch.nn.Module
-        # `type` and not isinstance: proxies of other libraries must not be woken up.
-        modules = [each for each in gc.get_objects() if issubclass(type(each), module)]
+        # Optimizers that step first in one step of the loop were all there, and so were their models.
+        if self._found_in != self.timeline.steps or not (roots := self._roots_of(held)):
+            module = self.torch.nn.Module
+            # `type` and not isinstance: proxies of other libraries must not be woken up.
+            modules = [each for each in gc.get_objects() if issubclass(type(each), module)]
+            self._modules = [weakref.ref(each) for each in modules]
+            self._found_in = self.timeline.steps
+            roots = self._roots_of(held)
+        return roots
+
+    def _roots_of(self, held: set[int]) -> list[Any]:
+        modules = [each for ref in self._modules if (each := ref()) is not None]
         children = {
             id(child)
             for each in modules
@@ -117,17 +132,44 @@ class Models:
         parameter = next(iter(root.parameters()), None)
         if self.timeline.marks is not None and getattr(parameter, "is_cuda", False):
             self.timeline.marks.is_on = True
-        self._watch_calls(type(root))
+        kind = type(root)
+        if kind not in self._classes:
+            self._watch_calls(kind)
+        self._inner = [each for each in self._inner if each[0] is not kind]
 
-    def _watch_calls(self, kind: Any) -> None:
-        if kind in self._classes:
-            return
+    def _watch_inner(self, root: Any) -> None:
+        """Watch the models within a root that hold all it has, as they may be evaluated alone."""
+        inner: Any = root
+        for _ in range(MAX_DEPTH):
+            inner = inner_of(inner)
+            # What compilers have read they would read again.
+            if inner is None or self.compiler.asks is not None:
+                return
+            kind = type(inner)
+            if kind in self._classes or kind.__module__.startswith("torch."):
+                continue
+            before = vars(kind).get("__call__")
+            self._inner.append((kind, self._watch_calls(kind), before))
+
+    def leave_inner(self) -> None:
+        """Take the wrappers from within models: a compiler is about to read these."""
+        while self._inner:
+            kind, wrapper, before = self._inner.pop()
+            if vars(kind).get("__call__") is not wrapper:
+                continue
+            if before is None:
+                del kind.__call__
+            else:
+                kind.__call__ = before
+
+    def _watch_calls(self, kind: Any) -> Any:
         self._classes.add(kind)
         module = self.torch.nn.Module
         known = self.gates.behind(kind.__call__)
         original = module if known is module.__call__ else known
         wrapper = spanning(self.timeline, original, FORWARD, self.compiler)
         self.gates.put(kind, "__call__", wrapper, "forward", original)
+        return wrapper
 
     def _note(self, roots: list[Any], optimizer: Any) -> None:
         root = max(roots, key=_size)
@@ -208,7 +250,8 @@ class Models:
         timeline, models = self.timeline, self
         engine = module.DeepSpeedEngine
         # Its optimizer holds flat copies of the parameters, by which no model is found.
-        self._watch_calls(engine)
+        if engine not in self._classes:
+            self._watch_calls(engine)
         original = engine.step
 
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -225,6 +268,15 @@ class Models:
                 timeline.optimizer_ends(id(self))
 
         engine.step = dressed(step, original)
+
+
+def inner_of(model: Any) -> Any:
+    """Return the one model within another that holds all its parameters; None if there is none."""
+    if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None:
+        return None  # compiled
+    holders = [each for each in model.children() if next(each.parameters(), None) is not None]
+    own = next(model.parameters(recurse=False), None)
+    return holders[0] if len(holders) == 1 and own is None else None
 
 
 def _size(model: Any) -> int:

@@ -89,7 +89,9 @@ class Watched:
         self.rank, self.world = rank_of_process(), world_of_process()
         self.opens = make_opens()
         self.is_child = False
-        self.cost_s = 0.0
+        # What our thread took, and what we took in the program's own.
+        self.cost_s = self.worked_s = 0.0
+        self._is_working = False
         self._wall = time.time() - time.perf_counter()
         self._opens_told = 0
         self._facts_told_at = 0.0
@@ -132,6 +134,15 @@ class Watched:
     def _note(self, note: str) -> None:
         if note not in self.notes and len(self.notes) < 20:
             self.notes.append(note)
+
+    def work(self, do: Callable[[], None]) -> None:
+        """Do what takes a while in the program's thread: no line of the user's is told to."""
+        began, self._is_working = time.thread_time(), True
+        try:
+            do()
+        finally:
+            self._is_working = False
+            self.worked_s += time.thread_time() - began
 
     # -- the thread ------------------------------------------------------------------
     # `_thread` and not `threading`: a program that joins all its threads must not wait for ours.
@@ -248,7 +259,7 @@ class Watched:
             if ident == timeline.owner and is_untold:
                 phase = hooks.phase_on(frame, current)
                 self.lines.add(frame, seconds, phase, is_sure=phase not in OPEN)
-            elif ident != me:
+            elif ident != me and not (ident == timeline.owner and self._is_working):
                 phase = current if ident == timeline.owner else len(NAMES)
                 self.lines.add(frame, seconds, phase, is_sure)
         del frame
@@ -293,7 +304,7 @@ class Watched:
             "facts": {**self.facts, **self._ask(), **self.lines.saving(), **self._unstepped()},
             "notes": self.notes,
             "opens": self.opens.count,
-            "cost_s": round(self.cost_s, 4),
+            "cost_s": round(self.cost_s + self.worked_s, 4),
             "lost": self.post.lost,
             "lines": self.lines.told((*NAMES, "other", "forward"), self._device_lines()),
             **({} if self.exact is None else {"exact": self.exact.told()}),
@@ -351,7 +362,7 @@ class Watched:
             self._is_ticking = False
             self.lines = Lines()
             self.opens.count = 0
-            self.cost_s = 0.0
+            self.cost_s = self.worked_s = 0.0
             self.notes = []
             self.asked = {}
             self.timeline.reset(_thread.get_ident())

@@ -96,7 +96,7 @@ class PyTorch:
 
         def see() -> None:
             self.compiler.asks = self.is_compiling
-            self.gates.close()
+            self._make_way()
 
         translator = module.InstructionTranslator
         translator.__init__ = seen_by(see, translator.__init__)
@@ -105,13 +105,17 @@ class PyTorch:
     def _watch_compiling(self, module: Any) -> None:
         """Have no gates when something is to be compiled, which holds on to our functions."""
         context = module.OptimizeContext
-        context.__init__ = seen_by(self.gates.close, context.__init__)
+        context.__init__ = seen_by(self._make_way, context.__init__)
         self.gates.open()
 
     def _watch_capturing(self, module: Any) -> None:
         """The same, where a model's graph is captured without compiling it."""
         if hasattr(module, "get_traced_fn"):
-            module.get_traced_fn = seen_by(self.gates.close, module.get_traced_fn)
+            module.get_traced_fn = seen_by(self._make_way, module.get_traced_fn)
+
+    def _make_way(self) -> None:
+        self.gates.close()
+        self.models.leave_inner()
 
     # -- loading ---------------------------------------------------------------------
 
