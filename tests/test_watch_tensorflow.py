@@ -371,6 +371,15 @@ def test_fit_does_not_wait_where_a_prefetch_is_enough(tmp_path: Path) -> None:
 
 @needs_tensorflow
 @pytest.mark.slow
+@timed
+def test_what_large_operations_take_is_no_wait(tmp_path: Path) -> None:
+    """They begin as soon as the batch is there, and would keep a clock from being read then."""
+    watched = watch_and_compare(tmp_path, [str(PROGRAMS / "tf_heavy.py")])
+    assert steady(watched).share("data") < 0.05
+
+
+@needs_tensorflow
+@pytest.mark.slow
 @pytest.mark.parametrize(("data_ms", "waited_ms"), [(20, 20), (50, 50 + 3 * 20)])
 @timed
 def test_several_steps_an_execution(tmp_path: Path, data_ms: int, waited_ms: int) -> None:

@@ -24,8 +24,9 @@ NEWEST = 2**62
 class Meter:
     """The wait for data inside one tf.function, by clocks in its graph.
 
-    The clocks are two `tf.timestamp` around the fetch, held in place by control dependencies;
-    no value of the user's passes through them. Where a batch is fetched during the step before
+    The clocks are two `tf.timestamp` around the fetch, held in place by control dependencies. The
+    batch is handed on when the second was read: it would wait behind the first large operation
+    that has what it needs. Where a batch is fetched during the step before
     it, two more around the step tell how much of the wait was nothing but a wait. What they say
     is added up in an accumulator that the graph finds by its name, so that nothing is captured,
     and a function that the user exports runs elsewhere. Python reads it after a call, or after
@@ -73,8 +74,8 @@ class Meter:
         with tf.control_dependencies([began]):
             batch = original(iterator, *args, **kwargs)
         # An optional may be empty: then the data is at its end.
-        self._add(began, batch, batch.has_value if is_optional else lambda: True)
-        return batch
+        ended = self._add(began, batch, batch.has_value if is_optional else lambda: True)
+        return batch if ended is None else self._after(ended, batch)
 
     def time_computing(self, original: Any, function: Any, args: Any, kwargs: Any) -> Any:
         """Add the call of a function to the graph, with a clock before and one after it."""
@@ -97,11 +98,29 @@ class Meter:
             self._give_up(error)
             return None
 
-    def _add(self, began: Any, values: Any, has_value: Callable[[], Any] | None) -> None:
+    def _after(self, clock: Any, values: Any) -> Any:
+        """Return the same values, for whatever is to wait until a clock was read."""
+        tf = self.tensorflow
+
+        def held(value: Any) -> Any:
+            if not tf.is_tensor(value):
+                return value
+            with tf.device(value.device or "CPU:0"):
+                return tf.identity(value)
+
+        try:
+            with tf.name_scope("stoker"), tf.control_dependencies([clock]):
+                return tf.nest.map_structure(held, values, expand_composites=True)
+        except Exception as error:
+            self._give_up(error)
+            return values
+
+    def _add(self, began: Any, values: Any, has_value: Callable[[], Any] | None) -> Any:
+        """Add what passed since a clock; return the clock that says so, None if there is none."""
         tf, raw = self.tensorflow, self.tensorflow.raw_ops
         try:
             if began is None or not self._tensors(values):
-                return
+                return None
             ended = self._clock(values)
             with tf.name_scope("stoker"), tf.device("CPU:0"):
                 took, none = ended - began, tf.constant(0.0, tf.float64)
@@ -114,6 +133,8 @@ class Meter:
                 )
         except Exception as error:
             self._give_up(error)
+            return None
+        return ended
 
     def _accumulator(self) -> Any:
         tf = self.tensorflow
