@@ -475,6 +475,13 @@ def test_what_stands_between_calls_of_the_model_is_not_called_computing(
     assert make_verdict(replace(summary, ranks=(replace(rank, steady=steady),))) == words
 
 
+def test_steps_of_several_batches_are_told_as_such(place: Path) -> None:
+    folder = new_folder(place)
+    add_rank(folder, {"graph": 95, "data": 5}, facts={"batches_per_call": 10})
+    row = "  batches     10 a step: each is one call of TensorFlow's graph"
+    assert row in render_steps(read(folder), 120)
+
+
 @pytest.mark.parametrize(("between_ms", "is_told"), [(60, True), (20, True), (9, False)])
 def test_the_table_says_how_much_of_forward_that_is(
     place: Path, between_ms: float, is_told: bool

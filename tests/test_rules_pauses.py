@@ -193,6 +193,22 @@ def test_some_validation_is_advice_and_a_single_pass_cannot_be_rarer() -> None:
     assert much_validation(run(steps, facts={"loaders": loaders})) is None
 
 
+def test_what_is_predicted_when_all_is_trained_is_no_validation() -> None:
+    steps = rows(steps_s=40)
+    assert much_validation(run([*steps, step_row(50, 100, eval_step=(900, 0.05))])) is None
+    # Of one that is validated, the last pass is, and no test after it.
+    facts = {"loaders": {"train": {"epochs": 8}, "held out": {"epochs": 8}}}
+    steps = [*rows(eval_s=28, steps_s=40), step_row(80, 100, eval_step=(100, 0.2))]
+    finding = found(much_validation(run(steps, facts=facts)))
+    assert finding.what == "Validation takes 32 % of the run (32 s)."
+    assert "100 batches were evaluated" in finding.why
+
+
+def test_what_stands_after_the_last_step_is_not_between_epochs(script: Path) -> None:
+    steps = [*rows(steps_s=40), step_row(50, 100, gap_step=(900, 0.05))]
+    assert between_epochs(run(steps, [line(script, DRAW, 40)])) is None
+
+
 def test_a_fit_that_holds_the_steps_is_no_start(script: Path) -> None:
     fit = line(script, PREPARE, 90)
     finding = found(long_start(run(rows(startup=40, steps_s=55), [fit])))

@@ -150,6 +150,18 @@ def test_a_run_is_told_stage_by_stage() -> None:
     assert everything.levels["cpu.cores"].mean == 3.0
 
 
+def test_what_comes_after_the_last_step_is_the_end() -> None:
+    rows = [
+        *frozen_then_all(),
+        step_row(100, 110, gap_step=(5, 1.5)),
+        step_row(110, 112, end_step=(1, 2.0)),
+    ]
+    stages = {stage.name: stage for stage in stages_of(made_run([made_rank(rows)], wall_s=112))}
+    assert (stages["between epochs"].start_s, stages["between epochs"].end_s) == (48, 52)
+    assert (stages["ending"].start_s, stages["ending"].end_s) == (100, 112)
+    assert stages["ending"].seconds == pytest.approx(9.5)
+
+
 def test_a_stage_lasts_no_longer_than_from_its_first_to_its_last_moment() -> None:
     """The first steps of its epochs may lie before and behind all others."""
     slow = [step_row(begin, begin + 30, first_step=(1, 29.0)) for begin in (0, 40)]

@@ -11,7 +11,7 @@ from stoker.watch.series import known_number
 from stoker.watch.summary import Summary
 
 # What counts how far a run has come, or names one thing of many alike.
-NOT_SETTINGS = ("epochs", "trained", "uuid", "batches_per_call", "saving")
+NOT_SETTINGS = ("epochs", "trained", "uuid", "saving")
 
 
 @dataclass(frozen=True)

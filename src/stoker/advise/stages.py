@@ -25,6 +25,7 @@ STARTUP, ENDING = "start-up", "ending"
 # Where others set the pace, only a change of what a step computes is the program's own, by so much of it.
 MIN_OTHER_WORK = 0.3
 WAITS = ("data", "h2d", "comm")
+TRAINED = ("warmup.step", "first.step", "steady.step", "traced.step")
 # Readings tell of validation only while there is little else.
 MOSTLY = 0.5
 QUANTILES = (0.1, 0.5, 0.9)
@@ -69,14 +70,33 @@ def stages_of(summary: Summary) -> list[Stage]:
         return []
     rows = sorted(rank.rows, key=lambda row: row.start_s)
     machine = next((each for each in summary.machines if each.host == rank.host), None)
+    trained = trained_until(rows)
     found = [
         *_startup(rank, rows, machine),
         *_trainings(rows, machine),
         *_pause(rows, machine, "validation", "eval"),
-        *_pause(rows, machine, "between epochs", "gap"),
-        *_pause(rows, machine, ENDING, "end"),
+        *_pause(rows[:trained], machine, "between epochs", "gap"),
+        *_pause(_ending(rows, trained), machine, ENDING, "end"),
     ]
     return sorted(_after_startup(found), key=lambda stage: stage.start_s)
+
+
+def trained_until(rows: Sequence[Row]) -> int:
+    """Return how many rows there are up to the last one in which training took a step."""
+    places = (place for place, row in enumerate(rows) if not row.stats.keys().isdisjoint(TRAINED))
+    return max(places, default=-1) + 1
+
+
+def _ending(rows: Sequence[Row], trained: int) -> list[Row]:
+    """Return the rows of the end: what stands between two loaders is there when all is trained, too."""
+    gaps = [
+        Row(row.start_s, row.end_s, {"end.step": row.stats["gap.step"]})
+        for row in rows[trained:]
+        if "gap.step" in row.stats
+    ]
+    return sorted(
+        [*gaps, *(row for row in rows if "end.step" in row.stats)], key=lambda row: row.start_s
+    )
 
 
 def _after_startup(stages: Sequence[Stage]) -> list[Stage]:

@@ -101,6 +101,9 @@ def _beside_steps(rank: Rank) -> list[str]:
                 f"{render_seconds(steady.comm_overlapped_s)} a step of communication behind computing",
             )
         )
+    calls = known_number(rank.facts.get("batches_per_call"))
+    if calls:
+        told.append(("batches", f"{calls:g} a step: each is one call of TensorFlow's graph"))
     if rank.warmup:
         told.append(("warm-up", f"{plural(rank.warmup.steps, 'step')}, {_whole(rank.warmup)}"))
     if rank.first:

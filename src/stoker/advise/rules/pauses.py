@@ -11,6 +11,7 @@ from functools import lru_cache
 from stoker.advise.finding import Finding, Gain, Rule
 from stoker.advise.repeat import announce, seen_error
 from stoker.advise.source import Source
+from stoker.advise.stages import trained_until
 from stoker.advise.trainers import VALIDATING
 from stoker.advise.verdict import MIN_STEADY_STEPS, WORTH_SHARE, slowest_rank
 from stoker.advise.wait import training_loader
@@ -53,8 +54,11 @@ class Pauses:
     rank: Rank
     wall_s: float
     startup_s: float
+    # While there is training to come, and one pass after it: what is tested or predicted when all is
+    # trained cannot be made rarer.
     validation_s: float
-    # Between the last batch of one loader and the first of the next.
+    validated: int
+    # Between the last batch of one loader and the first of the next, while there is training to come.
     gap_s: float
     # Neither start-up nor step nor gap: what the program did after its last step.
     rest_s: float
@@ -102,13 +106,17 @@ def read_pauses(summary: Summary) -> Pauses | None:
     if summary.wall_s <= 0 or rank.startup_s is None or not rank.rows or summary.state == "running":
         return None
     splits = [each for each in (rank.steady, rank.first, rank.warmup, rank.evaluation) if each]
-    gap_s = total_s(rank.rows, "gap.step")
+    rows = sorted(rank.rows, key=lambda row: row.start_s)
+    trained = trained_until(rows)
+    validation_s, validated = _validation(rank, rows[:trained], rows[trained:])
+    gap_s = total_s(rows[:trained], "gap.step")
     known_s = rank.startup_s + gap_s + sum(split.step.mean * split.steps for split in splits)
     return Pauses(
         rank=rank,
         wall_s=summary.wall_s,
         startup_s=rank.startup_s,
-        validation_s=total_s(rank.rows, "eval.step"),
+        validation_s=validation_s,
+        validated=validated,
         gap_s=gap_s,
         rest_s=max(0.0, rank.rows[-1].end_s - rank.rows[0].start_s - known_s),
         other_s=sum(split.phases.get("other", 0.0) * split.steps for split in splits),
@@ -116,6 +124,19 @@ def read_pauses(summary: Summary) -> Pauses | None:
         saver=_saver(rank)[0],
         saver_s=_saver(rank)[1],
     )
+
+
+def _validation(rank: Rank, during: Sequence[Row], after: Sequence[Row]) -> tuple[float, int]:
+    """Return for how long was validated, and how many batches, with one pass when all was trained."""
+    during_s, after_s = total_s(during, "eval.step"), total_s(after, "eval.step")
+    one_s = during_s / max(1, _passes(rank) - 1)
+    share = min(1.0, one_s / after_s) if after_s > 0 else 0.0
+    batches = _count(during, "eval.step") + share * _count(after, "eval.step")
+    return during_s + share * after_s, round(batches)
+
+
+def _count(rows: Sequence[Row], name: str) -> int:
+    return sum(row.stats[name].count for row in rows if name in row.stats)
 
 
 def total_s(rows: Sequence[Row], name: str) -> float:
@@ -173,13 +194,12 @@ def much_validation(summary: Summary) -> Finding | None:
         most_s = pauses.validation_s * (1 - math.floor(passes / times) / passes)
     if saved_s < LEAST_SHARE * pauses.wall_s:
         return None
-    batches = 0 if pauses.rank.evaluation is None else pauses.rank.evaluation.steps
     return Finding(
         key="validation",
         level="problem" if share >= MUCH_VALIDATION else "advice",
         what=f"Validation takes {render_share(share)} of the run ({render_seconds(pauses.validation_s)}).",
         why=(
-            f"{batches:,} batches were evaluated beside {pauses.rank.steps:,} steps of training"
+            f"{pauses.validated:,} batches were evaluated beside {pauses.rank.steps:,} steps of training"
             f"{f', in {passes} passes over held-out data' if passes else ''}."
         ),
         fix=(
