@@ -475,6 +475,26 @@ def test_what_stands_between_calls_of_the_model_is_not_called_computing(
     assert make_verdict(replace(summary, ranks=(replace(rank, steady=steady),))) == words
 
 
+@pytest.mark.parametrize(
+    ("told", "row"),
+    [
+        (
+            {"name": "Net", "parameters": 421642, "dtype": "float32", "optimizer": "Adam",
+             "is_compiled": True},
+            "model    Net, 421,642 parameters, float32, Adam, compiled",
+        ),
+        ({"name": "Net", "parameters": "many", "dtype": None}, "model    Net"),
+        ({"name": None, "parameters": 3}, None),
+        ("Net", None),
+    ],
+)  # fmt: skip
+def test_the_model_that_was_trained_is_named(place: Path, told: object, row: str | None) -> None:
+    folder = new_folder(place)
+    add_rank(folder, COMPUTING, facts={"model": told})
+    models = [each for each in render_run(read(folder)).splitlines() if each.startswith("model ")]
+    assert models == ([row] if row else [])
+
+
 def test_steps_of_several_batches_are_told_as_such(place: Path) -> None:
     folder = new_folder(place)
     add_rank(folder, {"graph": 95, "data": 5}, facts={"batches_per_call": 10})

@@ -36,6 +36,7 @@ from stoker.report.table import MAX_WIDTH, clipped, width
 from stoker.units import plural, printable, render_number, render_seconds
 from stoker.watch.entry import EXACT
 from stoker.watch.folder import RUNS, free_name
+from stoker.watch.series import known_number
 from stoker.watch.summary import Summary
 
 
@@ -148,10 +149,27 @@ def _head(summary: Summary, edge: int, job: Joined | None) -> list[str]:
         f"run      {title}: {ending(summary)}",
         f"command  {command}",
         f"time     {', '.join(parts)}",
+        *_model(summary),
         *render_efficiency(find_efficiency(summary), find_spent(summary)),
         *render_joined(job, summary.wall_s),
     ]
     return [clipped(row, edge) for row in rows]
+
+
+def _model(summary: Summary) -> list[str]:
+    """What was trained, where that is known: whoever reads an old report wants to know."""
+    rank = slowest_rank(summary)
+    told = None if rank is None else rank.facts.get("model")
+    if not isinstance(told, Mapping) or not told.get("name"):
+        return []
+    size = known_number(told.get("parameters"))
+    parts = [
+        str(told["name"]),
+        *([plural(size, "parameter")] if size is not None else []),
+        *(str(told[each]) for each in ("dtype", "optimizer") if told.get(each)),
+        *(["compiled"] if told.get("is_compiled") is True else []),
+    ]
+    return [f"model    {printable(', '.join(parts))}"]
 
 
 def ending(summary: Summary) -> str:
