@@ -81,11 +81,12 @@ class Models:
             roots = [engine]
         for root in roots:
             self._watch(root)
-            self._watch_inner(root)
         # Weak references: a model that the user gives up must be freed.
         self._roots += [weakref.ref(root) for root in roots]
         if roots and "model" not in self.watched.facts:
             self._note(roots, optimizer)
+        for root in roots:
+            self._watch_inner(root)
 
     def _descend(self) -> None:
         if self.timeline.has_seen_forward:
