@@ -502,6 +502,29 @@ def test_steps_of_several_batches_are_told_as_such(place: Path) -> None:
     assert row in render_steps(read(folder), 120)
 
 
+@pytest.mark.parametrize(
+    ("evaluated_ms", "words"),
+    [
+        (60, "60 % of each step (60 of 100 ms) is spent in calls of a model in evaluation mode: a "
+             "teacher's, or an evaluation after each step."),
+        (20, "Compute-bound: forward takes 95 % of the step."),
+    ],
+)  # fmt: skip
+def test_what_is_evaluated_in_each_step_is_told(
+    place: Path, evaluated_ms: float, words: str
+) -> None:
+    folder = new_folder(place)
+    add_rank(folder, {"forward": 95, "data": 5})
+    summary = read(folder)
+    steady = summary.ranks[0].steady
+    assert steady is not None
+    rank = replace(summary.ranks[0], steady=replace(steady, evaluated_s=evaluated_ms / 1000))
+    summary = replace(summary, ranks=(rank,))
+    assert make_verdict(summary) == words
+    row = f"  evaluated   {evaluated_ms} ms a step, of forward, in calls in evaluation mode"
+    assert row in render_steps(summary, 120)
+
+
 @pytest.mark.parametrize(("between_ms", "is_told"), [(60, True), (20, True), (9, False)])
 def test_the_table_says_how_much_of_forward_that_is(
     place: Path, between_ms: float, is_told: bool

@@ -119,6 +119,7 @@ def test_what_stands_between_two_calls_of_the_model_is_told_apart(loop: Loop) ->
     # What follows the last call is the loss.
     assert found["forward"] == pytest.approx(48)
     assert found["between"] == pytest.approx(30)
+    assert "evaluated" not in found
 
 
 def test_one_call_of_the_model_has_nothing_between(loop: Loop) -> None:
@@ -718,6 +719,7 @@ def test_what_is_evaluated_in_each_step_is_part_of_it(loop: Loop, has_loader: bo
         loop.forward(5, is_evaluated=True)
     found = loop.found()
     assert found["forward"] == pytest.approx(7, rel=0.2)
+    assert found["evaluated"] == pytest.approx(5, rel=0.2)
     assert loop.found("eval")["count"] == 1
 
 
@@ -731,7 +733,8 @@ def test_a_teacher_that_is_asked_in_a_step_is_part_of_it(loop: Loop) -> None:
         loop.forward(5, is_evaluated=True)
         loop.backward(3)
         loop.optimizer(1)
-    assert loop.found()["forward"] == 12
+    found = loop.found()
+    assert (found["forward"], found["evaluated"]) == (12, 10)
     assert loop.found("eval") == {}
 
 

@@ -223,6 +223,12 @@ def _largest(summary: Summary, rank: Rank, split: Split) -> str:
             f"{render_share(between)} of each step ({_of_step(split, split.between_s)}) passes between "
             "one call of the model and the next, in code of the script's own such as an environment."
         )
+    evaluated = split.evaluated_s / split.step.mean if split.step.mean > 0 else 0.0
+    if evaluated >= LARGE_SHARE and evaluated > max(map(split.share, waits), default=0.0):
+        return (
+            f"{render_share(evaluated)} of each step ({_of_step(split, split.evaluated_s)}) is spent in calls of a "
+            "model in evaluation mode: a teacher's, or an evaluation after each step."
+        )
     if not waits:
         return _compute(summary, split)
     phase = max(waits, key=split.share)

@@ -119,6 +119,7 @@ def _split_json(split: Split | None) -> dict[str, Any] | None:
         "data_hidden_s": split.data_hidden_s,
         "comm_overlapped_s": split.comm_overlapped_s,
         "between_calls_s": split.between_s,
+        "evaluated_s": split.evaluated_s,
     }
 
 

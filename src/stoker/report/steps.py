@@ -11,8 +11,8 @@ from stoker.watch.series import known_number
 from stoker.watch.summary import Rank, Split, Summary
 
 BAR = 24
-# What stands between two calls of the model is told from this share of the step on.
-MUCH_BETWEEN = 0.1
+# What forward holds besides one call of the model is told from this share of the step on.
+MUCH_BESIDE = 0.1
 KINDS = {"steady": "steady", "warmup": "warm-up", "first": "epoch's first"}
 
 
@@ -80,13 +80,13 @@ def spread(ranks: Sequence[Rank], name: str) -> tuple[float, float, float]:
 def _beside_steps(rank: Rank) -> list[str]:
     """What is not in the split, a line each."""
     steady, told = rank.steady, []
-    if steady and steady.between_s >= MUCH_BETWEEN * steady.step.mean:
-        told.append(
-            (
-                "between",
-                f"{render_seconds(steady.between_s)} a step, of forward, from one call of the model to the next",
-            )
-        )
+    beside = (
+        ("between", "from one call of the model to the next", steady.between_s if steady else 0.0),
+        ("evaluated", "in calls in evaluation mode", steady.evaluated_s if steady else 0.0),
+    )
+    for name, what, seconds in beside:
+        if steady and seconds >= MUCH_BESIDE * steady.step.mean:
+            told.append((name, f"{render_seconds(seconds)} a step, of forward, {what}"))
     if steady and steady.data_hidden_s > 0:
         told.append(
             (

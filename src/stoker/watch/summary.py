@@ -55,8 +55,10 @@ class Split:
     comm_overlapped_s: float
     # Steps that were measured on the device's own clock; 0: all by the host's.
     device_steps: int
-    # Of the host's forward phase, what stood between two calls of the model.
+    # Of the host's forward phase, what stood between two calls of the model, and calls in
+    # evaluation mode.
     between_s: float = 0.0
+    evaluated_s: float = 0.0
 
     def share(self, phase: str) -> float:
         """Return the part of the step that a phase takes, 0 to 1."""
@@ -372,7 +374,11 @@ def make_split(stats: Mapping[str, Stat], kind: str) -> Split | None:
     beside = stats.get(f"{kind}.beside.comm")
     if beside is not None:
         hidden += beside.mean * beside.count / step.count
-    between = stats.get(f"{kind}.between")
+
+    def a_step(name: str) -> float:
+        stat = stats.get(f"{kind}.{name}")
+        return stat.mean * stat.count / (full or step).count if stat else 0.0
+
     hidden_data = 0.0
     for name, count in ((f"{kind}.data_hidden", measured), (f"{kind}.beside.data", step.count)):
         stat = stats.get(name)
@@ -384,7 +390,8 @@ def make_split(stats: Mapping[str, Stat], kind: str) -> Split | None:
         data_hidden_s=hidden_data,
         comm_overlapped_s=hidden,
         device_steps=device.count if device is not None else 0,
-        between_s=between.mean * between.count / (full or step).count if between else 0.0,
+        between_s=a_step("between"),
+        evaluated_s=a_step("evaluated"),
     )
 
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from .marks import Marks
 
+# What is told of forward besides how long it was.
+OF_FORWARD = ("between", "evaluated")
 # A loader that has no iterator yet.
 NEW_LOADER = -1
 
@@ -91,9 +93,11 @@ class Timeline:
         self._answer = self.totals[:]
         self._around = OTHER
         self._is_answered = False
-        # Of the loss, what stood between two calls of the model: an environment that is played,
-        # or the loss of one word after the other.
-        self._between_s = self._ended_between_s = 0.0
+        # Of forward, what stood between two calls of the model: an environment that is played, or the
+        # loss of one word after the other; and calls in evaluation mode. Of the step that has ended, too.
+        self._of_forward = dict.fromkeys(OF_FORWARD, 0.0)
+        self._ended_of_forward = dict.fromkeys(OF_FORWARD, 0.0)
+        self._evaluated_from: float | None = None
         self._has_forward = self._has_backward = False
         self._step_forward = False
         self.has_seen_forward = self.has_seen_backward = False
@@ -235,7 +239,8 @@ class Timeline:
             if not self.is_started:
                 self._start()
             if self.switch(FORWARD) == LOSS:
-                self._between_s += self.totals[LOSS] - self._answer[LOSS]
+                self._of_forward["between"] += self.totals[LOSS] - self._answer[LOSS]
+            self._evaluated_from = self.totals[FORWARD] if is_evaluated else None
         self._has_forward = self._step_forward = self.has_seen_forward = True
         self._is_answered = False
         self._gap_from = None
@@ -253,6 +258,9 @@ class Timeline:
             self.current = after
             return
         self.switch(after)
+        if self._evaluated_from is not None:
+            self._of_forward["evaluated"] += max(0.0, self.totals[FORWARD] - self._evaluated_from)
+            self._evaluated_from = None
         self._answer = self.totals[:]
 
     def backward_begins(self) -> None:
@@ -363,7 +371,7 @@ class Timeline:
 
     def _end_of_step(self, key: int) -> None:
         self._look_back()
-        self._ended_between_s = self._between_s
+        self._ended_of_forward = dict(self._of_forward)
         if self.is_light:
             self.settle()
         self._has_backward = True
@@ -411,10 +419,7 @@ class Timeline:
                 block.add_host(step)
             else:
                 block.add_phases(kind, step.host)
-            if self._ended_between_s:
-                block.add(f"{kind}.between", self._ended_between_s)
-        self._between_s -= self._ended_between_s
-        self._ended_between_s = 0.0
+        self._tell_of_forward(kind)
         for name, value in self.beside.items():
             if value:
                 block.add(f"{kind}.beside.{name}", value)
@@ -426,6 +431,13 @@ class Timeline:
             self._rotate(self.last)
         if self.on_step is not None:
             self.on_step()
+
+    def _tell_of_forward(self, kind: str) -> None:
+        for name, value in self._ended_of_forward.items():
+            if value and not self._is_partly_light:
+                self.block.add(f"{kind}.{name}", value)
+            self._of_forward[name] -= value
+            self._ended_of_forward[name] = 0.0
 
     def _has_passed(self, loader: int | None) -> bool:
         """End a step of which only the length is taken, if it ended as most do.
@@ -554,7 +566,7 @@ class Timeline:
         host = settled([now - then for now, then in zip(totals, self._micro, strict=True)], True)
         length = sum(host)
         self.totals = self._micro
-        self._between_s = self._ended_between_s
+        self._of_forward = dict(self._ended_of_forward)
         self.epochs.is_first = False
         self.block.add_length(EVALUATION, length)
         if self.marks is None or not self.marks.is_on:
