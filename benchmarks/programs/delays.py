@@ -39,6 +39,8 @@ class Delays:
         }
         self.ticks = []
         self.waits = []
+        # Calls that are a whole step but for what comes after them: without their wait for a batch.
+        self.calls = []
         self.ends = []
         self.breaks = set()
 
@@ -100,13 +102,14 @@ class Delays:
             if index not in self.breaks
         }
         waits = sum(wait() for index, wait in self.waits if index in kept)
+        calls = sum(seconds for index, seconds in self.calls if index in kept)
         spent = {each: (sum(array[0::2]), sum(array[1::2])) for each, array in self.spent.items()}
         told = {
             "planted": spent,
             "steps": len(self.ticks),
             "step_ms": 1000 * statistics.fmean(kept.values()),
-            # Some loops fetch their batches where no clock of the program's is.
-            "wait_ms": 1000 * waits / len(kept) if self.waits else None,
+            "wait_ms": 1000 * waits / len(kept),
+            "call_ms": 1000 * calls / len(kept) if self.calls else None,
         }
         return json.dumps({**told, **more})
 

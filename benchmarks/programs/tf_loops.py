@@ -32,10 +32,24 @@ class Threads(Delays):
     def __init__(self):
         super().__init__()
         self.lock = threading.Lock()
+        # When each batch of the data was made, and which step asked for its own, and when.
+        self.made = {}
+        self.asking = (0, 0.0)
 
     def count(self, place, seconds):
         with self.lock:
             super().count(place, seconds)
+
+    def asks(self):
+        """A call begins that fetches its batch out of the program's sight."""
+        self.asking = (len(self.ticks), time.perf_counter())
+
+    def answered(self, batch):
+        """It is over, and had the batch of that number."""
+        ended, (step, began) = time.perf_counter(), self.asking
+        waited = max(0.0, self.made[batch] - began)
+        self.waits.append((step, lambda: waited))
+        self.calls.append((step, ended - began - waited))
 
 
 DELAYS = Threads()
@@ -82,7 +96,11 @@ class SlowSGD(keras.optimizers.SGD):
 class Between(keras.callbacks.Callback):
     """A user's callback, with a delay between two steps; it knows of epochs and evaluation."""
 
+    def on_train_batch_begin(self, batch, logs=None):
+        DELAYS.asks()
+
     def on_train_batch_end(self, batch, logs=None):
+        DELAYS.answered(batch)
         DELAYS.at("between")
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -100,6 +118,8 @@ def load(index):
         DELAYS.item()
     DELAYS.at("collate")
     x = np.full((BATCH, FEATURES), index % 7, np.float32)
+    if not DELAYS.is_evaluating:
+        DELAYS.made[int(index)] = time.perf_counter()
     return x, np.arange(BATCH, dtype=np.int64) % CLASSES
 
 
@@ -179,7 +199,9 @@ def make_step():
 
 def by_hand(args, step):
     for x, labels in timed(make_data(args.steps, args.workers)):
+        number, began = len(DELAYS.ticks), time.perf_counter()
         step(x, labels)
+        DELAYS.calls.append((number, time.perf_counter() - began))
         DELAYS.at("between")
 
 
@@ -200,8 +222,10 @@ def tf_inside(args):
         return step(*next(batches))
 
     batches = iter(make_data(args.steps, args.workers))
-    for _ in range(args.steps):
+    for batch in range(args.steps):
+        DELAYS.asks()
         train_next(batches)
+        DELAYS.answered(batch)
         DELAYS.at("between")
 
 
