@@ -455,44 +455,53 @@ def test_the_largest_part_that_is_not_computing_is_named(
     assert verdict(place, phases) == words
 
 
-@pytest.mark.parametrize(
-    ("between_ms", "words"),
-    [
-        (60, "60 % of each step (60 of 100 ms) passes between one call of the model and the next, "
-             "in code of the script's own such as an environment."),
-        (20, "Compute-bound: forward takes 95 % of the step."),
-    ],
-)  # fmt: skip
-def test_what_stands_between_calls_of_the_model_is_not_called_computing(
-    place: Path, between_ms: float, words: str
-) -> None:
+@pytest.fixture
+def forward_bound(place: Path) -> Callable[..., Summary]:
+    """Steps of 100 ms that are nearly all forward, with what is told of that."""
     folder = new_folder(place)
     add_rank(folder, {"forward": 95, "data": 5})
     summary = read(folder)
-    rank = summary.ranks[0]
-    assert rank.steady is not None
-    steady = replace(rank.steady, between_s=between_ms / 1000)
-    assert make_verdict(replace(summary, ranks=(replace(rank, steady=steady),))) == words
+    (rank,) = summary.ranks
+    steady = rank.steady
+    assert steady is not None
+
+    def told(**of_forward: Any) -> Summary:
+        return replace(summary, ranks=(replace(rank, steady=replace(steady, **of_forward)),))
+
+    return told
 
 
 @pytest.mark.parametrize(
-    ("told", "row"),
+    ("name", "words"),
     [
-        (
-            {"name": "Net", "parameters": 421642, "dtype": "float32", "optimizer": "Adam",
-             "is_compiled": True},
-            "model    Net, 421,642 parameters, float32, Adam, compiled",
-        ),
-        ({"name": "Net", "parameters": "many", "dtype": None}, "model    Net"),
-        ({"name": None, "parameters": 3}, None),
-        ("Net", None),
+        ("between_s", "passes between one call of the model and the next, in code of the script's own such as "
+                      "an environment."),
+        ("evaluated_s", "is spent in calls of a model in evaluation mode: a teacher's, or an evaluation after "
+                        "each step."),
     ],
 )  # fmt: skip
-def test_the_model_that_was_trained_is_named(place: Path, told: object, row: str | None) -> None:
-    folder = new_folder(place)
-    add_rank(folder, COMPUTING, facts={"model": told})
-    models = [each for each in render_run(read(folder)).splitlines() if each.startswith("model ")]
-    assert models == ([row] if row else [])
+def test_what_else_forward_holds_is_not_called_computing(
+    forward_bound: Callable[..., Summary], name: str, words: str
+) -> None:
+    much, little = (forward_bound(**{name: seconds}) for seconds in (0.06, 0.02))
+    assert make_verdict(much) == f"60 % of each step (60 of 100 ms) {words}"
+    assert make_verdict(little) == "Compute-bound: forward takes 95 % of the step."
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("between", "from one call of the model to the next"),
+        ("evaluated", "in calls in evaluation mode"),
+    ],
+)
+@pytest.mark.parametrize(("ms", "is_told"), [(60, True), (20, True), (9, False)])
+def test_the_table_says_how_much_of_forward_that_is(
+    forward_bound: Callable[..., Summary], name: str, words: str, ms: float, is_told: bool
+) -> None:
+    summary = forward_bound(**{f"{name}_s": ms / 1000})
+    row = f"  {name:<12}{ms} ms a step, of forward, {words}"
+    assert (row in render_steps(summary, 120)) == is_told
 
 
 def test_steps_of_several_batches_are_told_as_such(place: Path) -> None:
@@ -500,45 +509,6 @@ def test_steps_of_several_batches_are_told_as_such(place: Path) -> None:
     add_rank(folder, {"graph": 95, "data": 5}, facts={"batches_per_call": 10})
     row = "  batches     10 a step: each is one call of TensorFlow's graph"
     assert row in render_steps(read(folder), 120)
-
-
-@pytest.mark.parametrize(
-    ("evaluated_ms", "words"),
-    [
-        (60, "60 % of each step (60 of 100 ms) is spent in calls of a model in evaluation mode: a "
-             "teacher's, or an evaluation after each step."),
-        (20, "Compute-bound: forward takes 95 % of the step."),
-    ],
-)  # fmt: skip
-def test_what_is_evaluated_in_each_step_is_told(
-    place: Path, evaluated_ms: float, words: str
-) -> None:
-    folder = new_folder(place)
-    add_rank(folder, {"forward": 95, "data": 5})
-    summary = read(folder)
-    steady = summary.ranks[0].steady
-    assert steady is not None
-    rank = replace(summary.ranks[0], steady=replace(steady, evaluated_s=evaluated_ms / 1000))
-    summary = replace(summary, ranks=(rank,))
-    assert make_verdict(summary) == words
-    row = f"  evaluated   {evaluated_ms} ms a step, of forward, in calls in evaluation mode"
-    assert row in render_steps(summary, 120)
-
-
-@pytest.mark.parametrize(("between_ms", "is_told"), [(60, True), (20, True), (9, False)])
-def test_the_table_says_how_much_of_forward_that_is(
-    place: Path, between_ms: float, is_told: bool
-) -> None:
-    folder = new_folder(place)
-    add_rank(folder, {"forward": 95, "data": 5})
-    summary = read(folder)
-    steady = summary.ranks[0].steady
-    assert steady is not None
-    rank = replace(summary.ranks[0], steady=replace(steady, between_s=between_ms / 1000))
-    row = (
-        f"  between     {between_ms} ms a step, of forward, from one call of the model to the next"
-    )
-    assert (row in render_steps(replace(summary, ranks=(rank,)), 120)) == is_told
 
 
 def test_little_data_is_called_little(place: Path) -> None:
