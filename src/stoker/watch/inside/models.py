@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import weakref
 from _thread import get_ident
+from contextlib import suppress
 
 from .hooks import Compiler, dressed, drop_frame, seen_by, spanning
 from .phases import FORWARD, OPEN
@@ -156,12 +157,13 @@ class Models:
         """Take the wrappers from within models: a compiler is about to read these."""
         while self._inner:
             kind, wrapper, before = self._inner.pop()
-            if vars(kind).get("__call__") is not wrapper:
-                continue
-            if before is None:
-                del kind.__call__
-            else:
-                kind.__call__ = before
+            with suppress(Exception):  # the user's compiling goes on
+                if vars(kind).get("__call__") is not wrapper:
+                    continue
+                if before is None:
+                    del kind.__call__
+                else:
+                    kind.__call__ = before
 
     def _watch_calls(self, kind: Any) -> Any:
         self._classes.add(kind)
