@@ -572,8 +572,8 @@ def render_page(results: Mapping[str, Any]) -> str:
     parts = [
         f"## Is the split right, device {results['device']}\n",
         *(
-            f"{render_machine(part['machine'])} {part['steps']} steps a run, the middle of "
-            f"{part.get('turns', 1)} runs, delays "
+            f"{render_machine(part['machine'])} {part['steps']} steps a run, "
+            f"{render_turns(part.get('turns', 1))}delays "
             f"{'compute' if part['busy'] else 'sleep'}.\n\n`{part['command']}`\n"
             for part in results.get("parts", [results])
         ),
@@ -593,6 +593,10 @@ def render_page(results: Mapping[str, Any]) -> str:
     parts.append("Every planted delay:\n")
     parts.append(render_rows(telling))
     return "\n".join(parts)
+
+
+def render_turns(turns: int) -> str:
+    return f"the middle of {turns} runs, " if turns > 1 else ""
 
 
 def render_rows(rows: Sequence[Mapping[str, Any]]) -> str:

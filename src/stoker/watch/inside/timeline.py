@@ -233,6 +233,7 @@ class Timeline:
         passing = self.passing
         if passing is not None:
             passing.seen = passing.seen & ~ANSWERED | SEEN_FORWARD
+        self._evaluated_from = None
         if self.is_light:
             self.current = FORWARD
         else:
@@ -240,7 +241,8 @@ class Timeline:
                 self._start()
             if self.switch(FORWARD) == LOSS:
                 self._of_forward["between"] += self.totals[LOSS] - self._answer[LOSS]
-            self._evaluated_from = self.totals[FORWARD] if is_evaluated else None
+            if is_evaluated and not self._is_aside:
+                self._evaluated_from = self.totals[FORWARD]
         self._has_forward = self._step_forward = self.has_seen_forward = True
         self._is_answered = False
         self._gap_from = None
@@ -260,7 +262,6 @@ class Timeline:
         self.switch(after)
         if self._evaluated_from is not None:
             self._of_forward["evaluated"] += max(0.0, self.totals[FORWARD] - self._evaluated_from)
-            self._evaluated_from = None
         self._answer = self.totals[:]
 
     def backward_begins(self) -> None:
